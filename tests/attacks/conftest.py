@@ -1,4 +1,4 @@
-"""The service as the tests of the API have it: over SQLite and over PostgreSQL, with and without keys."""
+"""The service of the API tests: over SQLite and PostgreSQL, with and without keys."""
 
 from tests.api.conftest import app, patience, served, served_with_keys, store_url
 

@@ -1,4 +1,4 @@
-"""The service as its users start it: one process or several, over one store."""
+"""The service as users start it: one or several processes over one store."""
 
 import asyncio
 import json
@@ -11,12 +11,12 @@ from pathlib import Path
 
 SECONDS = 60.0
 NOT_OURS = ("LEASEWAY_", "PYTHONUNBUFFERED")
-"""What our users do not set."""
+"""Settings that users do not have."""
 
 
 @asynccontextmanager
 async def service(place: Path, store_url: str, *words: str) -> AsyncIterator[str]:
-    """`leaseway serve`; tells its address."""
+    """`leaseway serve`; yields its URL."""
     command = [sys.executable, "-m", "leaseway.cli", "serve", "--json", "--port", "0", "--store", store_url, *words]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
     process = await asyncio.create_subprocess_exec(

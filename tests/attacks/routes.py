@@ -1,4 +1,6 @@
-"""Every route that the service has, as it says itself: one that is added later is attacked by being there."""
+"""Every route of the service, taken from its own OpenAPI document, so that new routes are attacked without further
+work.
+"""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 NOBODY = "00000000000000000000000000"
 
 
-class Way(NamedTuple):
+class AttackedRoute(NamedTuple):
     method: str
     path: str
 
@@ -21,29 +23,29 @@ class Way(NamedTuple):
         return PARAMETER.sub(what, self.path)
 
 
-def ways_of(api: FastAPI) -> Iterator[Way]:
+def served_routes(api: FastAPI) -> Iterator[AttackedRoute]:
     for route in every_route(api.routes):
         if isinstance(route, Route):
             for method in sorted(route.methods or ()):
-                yield Way(method, route.path)
+                yield AttackedRoute(method, route.path)
 
 
-def unsafe_ways_of(api: FastAPI) -> list[Way]:
-    found = [way for way in ways_of(api) if way.method not in ("GET", "HEAD", "OPTIONS")]
+def unsafe_routes(api: FastAPI) -> list[AttackedRoute]:
+    found = [way for way in served_routes(api) if way.method not in ("GET", "HEAD", "OPTIONS")]
     assert len(found) > 60, "where have they gone?"
     return found
 
 
-def taking_bodies(api: FastAPI) -> list[Way]:
-    """Those that say that they read one."""
+def routes_with_bodies(api: FastAPI) -> list[AttackedRoute]:
+    """The routes that read a body."""
     described = api.openapi()["paths"]
     return [
-        Way(method.upper(), path)
+        AttackedRoute(method.upper(), path)
         for path, methods in described.items()
         for method, operation in methods.items()
         if "requestBody" in operation
     ]
 
 
-def sockets_of(api: FastAPI) -> list[str]:
+def websocket_paths(api: FastAPI) -> list[str]:
     return [route.path for route in every_route(api.routes) if isinstance(route, WebSocketRoute)]

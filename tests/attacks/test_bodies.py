@@ -1,4 +1,4 @@
-"""Bodies that are meant to break whoever reads them, sent as they are to every route that reads one."""
+"""Hostile bodies, sent byte by byte to every route that reads a body."""
 
 import gzip
 import json
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.serving import Served, serving
-from tests.attacks.lines import answer_to, line_to, request
-from tests.attacks.routes import taking_bodies
+from tests.attacks.raw_connections import connect_raw, request, send_raw
+from tests.attacks.routes import routes_with_bodies
 
 from leaseway import App
 
@@ -61,17 +61,17 @@ async def test_a_hostile_body_is_refused_with_a_reason_and_stores_nothing(served
 
 
 async def test_every_route_that_reads_a_body_reads_it_strictly(tmp_path: Path) -> None:
-    """One that goes its own way would be the one that is found."""
+    """A route with its own parser would be the weak one."""
     names = ("deep objects", "a key twice", "NUL", "a form", "a bomb")
     async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
-        ways = taking_bodies(served.api)
+        ways = routes_with_bodies(served.api)
         assert len(ways) > 40
         holes = [
             (*way, name, found)
             for way in ways
             for name in names
             if (found := await sent(served, way.to(), name, way.method)) != expected(name)
-            # What the path names is not there, and so the body is not read.
+            # The resource in the path does not exist, so the body is not read.
             and not (found == "404 not_found" and "{" in way.path)
         ]
     assert holes == []
@@ -83,22 +83,23 @@ async def chunks() -> AsyncIterator[bytes]:
 
 
 async def test_every_route_has_a_bound_for_what_it_reads(tmp_path: Path) -> None:
-    """By what is announced, and by what comes."""
+    """By the announced length, and by the received bytes."""
     async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
-        for way in taking_bodies(served.api):
-            announced = await answer_to(served, request(way.method, way.to(), "Content-Length: 99999999999"))
+        for way in routes_with_bodies(served.api):
+            announced = await send_raw(served, request(way.method, way.to(), "Content-Length: 99999999999"))
             if announced.status == 404 and "{" in way.path:
                 continue
             assert (announced.status, json.loads(announced.body)["code"]) == (413, "too_large"), way
             if "/v1/work/" not in way.path and not way.path.endswith("/bulk"):
-                # Not every one of them tells beforehand.
+                # Some of them do not announce a length.
                 coming = await served.client.request(way.method, way.to(), content=chunks())
                 assert (coming.status_code, coming.json()["code"]) == (413, "too_large"), way
 
 
-async def test_names_without_number_are_looked_at_once(served: Served) -> None:
-    """Of which the last one is there twice. To compare each with all others would take minutes, in which nobody else is
-    served."""
+async def test_very_many_keys_take_linear_time(served: Served) -> None:
+    """The last key is a duplicate. Comparing each key with all others would take minutes and block all other
+    requests.
+    """
     names = b",".join(b'"%d":1' % number for number in range(200_000))
     body = b'{"items": [{' + names + b',"199999":1}]}'
     answer = await served.client.post("/v1/jobs/bulk", content=body, headers=JSON)
@@ -118,7 +119,7 @@ EXTREME: list[dict[str, Any]] = [
 
 
 async def test_values_at_the_edge_of_what_can_be_stored_break_nothing(served: Served) -> None:
-    """Taken or refused, but never our fault; and whatever was taken can be shown."""
+    """Accepted or refused, but never a server error; and accepted values can be read back."""
     for extreme in EXTREME:
         body = {"kind": "add", "arguments": {"a": 1}} | extreme
         answer = await served.client.post("/v1/jobs", json=body)
@@ -130,7 +131,7 @@ async def test_values_at_the_edge_of_what_can_be_stored_break_nothing(served: Se
 
 
 async def test_text_of_every_kind_comes_back_as_it_was(served: Served) -> None:
-    """Nothing is interpreted on its way: neither as markup nor as SQL, nor as a format."""
+    """Text is never interpreted on its way, as markup, SQL or a format string."""
     texts = [
         "<script>alert(1)</script>",
         "'; DROP TABLE jobs; --",
@@ -163,19 +164,19 @@ SMUGGLING = {
 }
 
 
-async def test_a_request_whose_end_is_doubtful_is_none(served: Served) -> None:
-    """A proxy before us may see another end. Whatever follows must not become a second request of somebody else's."""
+async def test_a_request_with_an_ambiguous_end_is_refused(served: Served) -> None:
+    """A proxy may see another end of the request. What follows must not become a second request of another client."""
     body = b'{"kind": "add", "arguments": {"a": 1}}'
     hidden = request("POST", "/v1/jobs", "Content-Type: application/json", body=body)
     for name, doubtful in SMUGGLING.items():
-        async with line_to(served) as line:
+        async with connect_raw(served) as line:
             await line.say(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + doubtful + hidden)
             assert 400 <= (await line.answer()).status < 500, name
             assert await line.is_cut(), name
     assert (await served.client.get("/v1/jobs")).json()["items"] == []
 
 
-async def test_a_body_that_is_packed_twice_is_not_unpacked(served: Served) -> None:
+async def test_a_compressed_body_is_not_decompressed(served: Served) -> None:
     """A few kilobytes can unpack to gigabytes and use up the memory."""
     answer = await served.client.post("/v1/jobs", content=BOMB, headers={**JSON, "Content-Encoding": "gzip, gzip"})
     assert (answer.status_code, answer.json()["code"]) == (415, "encoded")

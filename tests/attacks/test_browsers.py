@@ -1,4 +1,6 @@
-"""What a page of somebody else's can make a browser do: send cookies, any method, any name that points at us."""
+"""What a page of another site can make a browser do: send cookies, use any method, and use any host name that resolves
+to the service.
+"""
 
 from collections.abc import AsyncIterator
 from itertools import cycle
@@ -8,8 +10,8 @@ import httpx2
 import pytest
 from tests.api.keys import operator_of
 from tests.api.serving import Served, client_of
-from tests.attacks.lines import answer_to, request
-from tests.attacks.routes import Way, sockets_of, unsafe_ways_of, ways_of
+from tests.attacks.raw_connections import request, send_raw
+from tests.attacks.routes import AttackedRoute, served_routes, unsafe_routes, websocket_paths
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -23,12 +25,12 @@ OTHER_METHODS = ("PATCH", "TRACE", "PROPFIND", "MKCOL", "LINK", "REPORT", "PURGE
 
 
 class Browser(NamedTuple):
-    """Somebody who is logged in."""
+    """A browser with a session."""
 
     client: httpx2.AsyncClient
     csrf_token: str
 
-    async def sends(self, way: Way, **headers: str) -> tuple[int, str]:
+    async def sends(self, way: AttackedRoute, **headers: str) -> tuple[int, str]:
         body: dict[str, str] | None = None if way.method in ("GET", "DELETE") else {}
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = await self.client.request(way.method, way.to(), json=body, headers=given)
@@ -43,92 +45,94 @@ async def browser(served_with_keys: Served) -> AsyncIterator[Browser]:
 
 
 async def test_a_cookie_alone_changes_nothing_anywhere(served_with_keys: Served, browser: Browser) -> None:
-    """Every unsafe route, the one that is added tomorrow too; and methods of which nobody has thought."""
-    unsafe = unsafe_ways_of(served_with_keys.api)
-    made_up = [Way(method, path) for method in OTHER_METHODS for path in ("/v1/jobs", "/v1/session", "/", "/metrics")]
+    """Every unsafe route, including future ones, and unknown methods."""
+    unsafe = unsafe_routes(served_with_keys.api)
+    made_up = [
+        AttackedRoute(method, path) for method in OTHER_METHODS for path in ("/v1/jobs", "/v1/session", "/", "/metrics")
+    ]
     holes = [(*way, answer) for way in [*unsafe, *made_up] if (answer := await browser.sends(way)) != (403, "csrf")]
     assert holes == []
     for token in ("", "0" * 64, "x" * 10_000, browser.csrf_token[:-1], browser.csrf_token.upper()):
-        assert await browser.sends(Way("POST", "/v1/jobs"), X_CSRF_Token=token) == (403, "csrf")
+        assert await browser.sends(AttackedRoute("POST", "/v1/jobs"), X_CSRF_Token=token) == (403, "csrf")
 
 
-async def test_the_token_of_another_session_is_worth_nothing(served_with_keys: Served, browser: Browser) -> None:
-    """Whoever has an account of his own has a token, too."""
+async def test_the_csrf_token_of_another_session_is_refused(served_with_keys: Served, browser: Browser) -> None:
+    """An attacker with an account has a CSRF token of its own."""
     mallory = await operator_of(served_with_keys)
     token = (await served_with_keys.client.post("/v1/session", json={"key": mallory.text})).json()["csrf_token"]
-    assert await browser.sends(Way("POST", "/v1/jobs"), X_CSRF_Token=token) == (403, "csrf")
-    assert await browser.sends(Way("POST", "/v1/jobs"), X_CSRF_Token=browser.csrf_token) == (422, "invalid")
+    assert await browser.sends(AttackedRoute("POST", "/v1/jobs"), X_CSRF_Token=token) == (403, "csrf")
+    assert await browser.sends(AttackedRoute("POST", "/v1/jobs"), X_CSRF_Token=browser.csrf_token) == (422, "invalid")
 
 
 async def test_a_foreign_page_changes_nothing_even_with_the_token(served_with_keys: Served, browser: Browser) -> None:
     """A leaked CSRF token alone must not allow changes from another site."""
     holes = [
         (*way, origin, answer)
-        for way, origin in zip(unsafe_ways_of(served_with_keys.api), cycle(FOREIGN_ORIGINS), strict=False)
+        for way, origin in zip(unsafe_routes(served_with_keys.api), cycle(FOREIGN_ORIGINS), strict=False)
         if (answer := await browser.sends(way, X_CSRF_Token=browser.csrf_token, **origin)) != (403, "foreign_origin")
     ]
     assert holes == []
 
 
 async def test_without_authentication_a_foreign_page_changes_nothing_either(served: Served) -> None:
-    """There the visitor's own machine is what the page reaches, and no cookie is needed."""
+    """Without authentication, the page reaches the service on the visitor's own machine, and needs no cookie."""
     browser = Browser(served.client, "")
     holes = [
         (*way, origin, answer)
-        for way, origin in zip(unsafe_ways_of(served.api), cycle(FOREIGN_ORIGINS), strict=False)
+        for way, origin in zip(unsafe_routes(served.api), cycle(FOREIGN_ORIGINS), strict=False)
         if (answer := await browser.sends(way, **origin)) != (403, "foreign_origin")
     ]
     assert holes == []
 
 
 async def test_no_answer_lets_a_foreign_page_read_it(served: Served) -> None:
-    """Nor does a question beforehand get a yes."""
-    for way in ways_of(served.api):
+    """A preflight request is not granted either."""
+    for way in served_routes(served.api):
         if way.method == "GET" and "/v1/work/" not in way.path:
-            answer = await answer_to(served, request("GET", way.to(), "Origin: https://evil.example"))
+            answer = await send_raw(served, request("GET", way.to(), "Origin: https://evil.example"))
             asked = "Access-Control-Request-Method: DELETE"
-            before = await answer_to(served, request("OPTIONS", way.to(), "Origin: https://evil.example", asked))
+            before = await send_raw(served, request("OPTIONS", way.to(), "Origin: https://evil.example", asked))
             assert not [name for name in answer.names | before.names if name.startswith("access-control")], way
             assert ("cross-origin-resource-policy", "same-origin") in answer.headers
 
 
-# -- a name that somebody has pointed at us ----------------------------------------------------------------------------
+# -- DNS rebinding ----------------------------------------------------------------------------------------------------
 
 
-async def test_under_a_foreign_name_nothing_answers(served: Served) -> None:
-    """Neither data nor pages, by no method: else the page under that name reads and changes as if it were ours."""
-    for way in {(way.method, way.to()) for way in ways_of(served.api) if way.method != "HEAD"}:
-        answer = await answer_to(served, request(*way, host=REBOUND[0]))
+async def test_a_foreign_host_name_is_refused(served: Served) -> None:
+    """Neither data nor pages, with any method: otherwise a page under that name could read and change everything."""
+    for way in {(way.method, way.to()) for way in served_routes(served.api) if way.method != "HEAD"}:
+        answer = await send_raw(served, request(*way, host=REBOUND[0]))
         assert answer.status == 421, way
     for host in REBOUND:
         for method, path in (("GET", "/"), ("GET", "/v1/jobs"), ("POST", "/v1/jobs"), ("OPTIONS", "/v1/jobs")):
-            assert (await answer_to(served, request(method, path, host=host))).status == 421, host
+            assert (await send_raw(served, request(method, path, host=host))).status == 421, host
 
 
-async def test_a_name_in_other_places_does_not_count(served: Served) -> None:
-    """Proxies' headers come from whoever sends them."""
+async def test_forwarding_headers_are_ignored(served: Served) -> None:
+    """The headers of proxies can be forged by any client."""
     evil = ("X-Forwarded-Host: localhost", "Forwarded: host=localhost", "X-Original-Host: localhost")
-    assert (await answer_to(served, request("GET", "/healthz", *evil, host="evil.example"))).status == 421
-    fine = await answer_to(served, request("GET", "/healthz", "X-Forwarded-Host: evil.example"))
+    assert (await send_raw(served, request("GET", "/healthz", *evil, host="evil.example"))).status == 421
+    fine = await send_raw(served, request("GET", "/healthz", "X-Forwarded-Host: evil.example"))
     assert (fine.status, "evil" in str(fine.headers)) == (200, False)
     for raw in (
         b"GET /healthz HTTP/1.0\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
     ):
-        assert (await answer_to(served, raw)).status in (400, 421)
+        assert (await send_raw(served, raw)).status in (400, 421)
 
 
 async def test_a_websocket_under_a_foreign_name_is_refused(served: Served) -> None:
-    """By its Origin, and by its Host where both agree."""
-    assert sockets_of(served.api)
-    for path in sockets_of(served.api):
+    """By its Origin, and by its Host if both agree."""
+    assert websocket_paths(served.api)
+    for path in websocket_paths(served.api):
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example", "Origin": "http://evil.example"}):
             with pytest.raises(InvalidStatus, match="403"):
                 await opened(served, path, headers)
 
 
 async def opened(served: Served, path: str, headers: dict[str, str]) -> None:
-    """A connection that is chosen by us, because the library names the host itself."""
+    """A raw connection, because the client library sets the Host header itself."""
     url = f"ws://{headers.pop('Host', served.url.removeprefix('http://'))}{path}"
     host, _, port = served.url.removeprefix("http://").partition(":")
     async with connect(url, additional_headers=headers, proxy=None, host=host, port=int(port)):

@@ -1,4 +1,4 @@
-"""One key, whatever is done with it: one job."""
+"""One idempotency key creates one job, whatever happens."""
 
 import asyncio
 import sqlite3
@@ -28,7 +28,7 @@ async def jobs(client: httpx2.AsyncClient) -> list[Any]:
 
 
 async def test_two_hundred_at_once_at_two_processes_make_one_job(store_url: str, tmp_path: Path) -> None:
-    """A client that lost its answer sends it again, to whichever process the balancer chooses."""
+    """A client that lost the response repeats the request, at any process behind the load balancer."""
     async with AsyncExitStack() as stack:
         starting = [stack.enter_async_context(service(tmp_path, store_url, "--no-auth")) for _ in range(2)]
         urls = await asyncio.gather(*starting)
@@ -43,13 +43,13 @@ async def test_two_hundred_at_once_at_two_processes_make_one_job(store_url: str,
 
 
 def many(url: str) -> httpx2.AsyncClient:
-    """With a connection for each request: the client shall not put them in a row."""
+    """With one connection per request, so that the client does not serialize them."""
     bounds = httpx2.Limits(max_connections=AT_ONCE)
     return httpx2.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=bounds)
 
 
-async def test_of_two_bodies_with_one_key_one_is_taken(served: Served) -> None:
-    """At once, so that neither finds the other's there."""
+async def test_of_different_bodies_with_one_key_one_is_accepted(served: Served) -> None:
+    """Concurrently, so that neither request finds the job of the other."""
     bodies = [{"kind": "add", "arguments": {"a": number % 5}} for number in range(50)]
     async with many(served.url) as client:
         answers = await asyncio.gather(*(post(client, body) for body in bodies))
@@ -61,10 +61,10 @@ async def test_of_two_bodies_with_one_key_one_is_taken(served: Served) -> None:
             assert (answer.status_code, answer.json()["code"]) == (422, "key_conflict")
 
 
-async def test_while_the_first_is_still_being_stored_the_others_are_told_so(
+async def test_while_the_first_is_being_stored_the_others_receive_409(
     served: Served, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not at once, because most stores take milliseconds; but nobody waits for one that hangs."""
+    """Not immediately, because most stores take milliseconds; but a request must not wait for a store that hangs."""
     monkeypatch.setattr("leaseway.api.submitter.SAME_KEY_SECONDS_MAX", 0.05)
     async with asyncio.TaskGroup() as group:
         async with hung(store_url):
@@ -81,8 +81,8 @@ async def test_while_the_first_is_still_being_stored_the_others_are_told_so(
     assert len(await jobs(served.client)) == 1
 
 
-async def test_what_failed_on_our_side_is_not_remembered(served: Served, store_url: str) -> None:
-    """In the middle of the transaction: what it has written is gone, the key too, and the same request is the first."""
+async def test_a_server_error_does_not_use_up_the_key(served: Served, store_url: str) -> None:
+    """The transaction fails halfway: job and key are rolled back, and the repeated request counts as the first."""
     async with broken(store_url):
         failed = await post(served.client)
         assert failed.status_code in (500, 503)
@@ -94,14 +94,15 @@ async def test_what_failed_on_our_side_is_not_remembered(served: Served, store_u
     assert len(await jobs(served.client)) == 1
 
 
-async def test_a_refusal_uses_no_key_up(served: Served) -> None:
-    """Who mends what was wrong sends the same key."""
+async def test_a_refused_request_does_not_use_up_the_key(served: Served) -> None:
+    """A client that corrects its request sends the same key."""
     for wrong in ({"kind": "add"}, {"kind": "nobody"}, {"kind": "add", "arguments": {"a": "x"}}, {}):
         assert (await post(served.client, wrong)).status_code == 422
     assert (await post(served.client)).status_code == 202
 
 
-# -- stores in trouble -------------------------------------------------------------------------------------------------
+# -- failing stores
+# -----------------------------------------------------------------------------------------------------
 
 
 def is_sqlite(store_url: str) -> bool:
@@ -110,7 +111,7 @@ def is_sqlite(store_url: str) -> bool:
 
 @contextmanager
 def sqlite(store_url: str) -> Iterator[sqlite3.Connection]:
-    """Ends its transaction by closing."""
+    """Closing the connection ends its transaction."""
     with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"), isolation_level=None)) as database:
         yield database
 
@@ -128,7 +129,7 @@ async def postgres(store_url: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def hung(store_url: str) -> AsyncIterator[None]:
-    """Somebody holds what whoever writes a job needs."""
+    """Another transaction holds a lock that every submission needs."""
     if is_sqlite(store_url):
         with sqlite(store_url) as database:
             database.execute("BEGIN IMMEDIATE")
@@ -149,7 +150,7 @@ CREATE TRIGGER broken AFTER INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION broken(
 
 @asynccontextmanager
 async def broken(store_url: str) -> AsyncIterator[None]:
-    """It breaks after the job was written, and before the end."""
+    """The transaction fails after the job was written and before the commit."""
     if is_sqlite(store_url):
         with sqlite(store_url) as database:
             database.execute(SQLITE_BREAKS)

@@ -1,5 +1,4 @@
-"""Text that wants to be more than text: a header, a path on the disk, a place in somebody else's list, a line in the
-log."""
+"""Text that tries to become a header, a path on the disk, a position in the list of another tenant, or a log line."""
 
 import base64
 import sqlite3
@@ -9,15 +8,15 @@ from urllib.parse import quote
 import pytest
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.serving import Served, serving
-from tests.attacks.lines import answer_to, request
-from tests.attacks.routes import PARAMETER, ways_of
+from tests.attacks.raw_connections import request, send_raw
+from tests.attacks.routes import PARAMETER, served_routes
 
 from leaseway import App
 from leaseway.api.routes.dashboard import ASSETS
 
 SPLIT = "a%0d%0aX-Injected:%20yes%0d%0a%0d%0a"
 BAD_CURSOR = (400, "bad_cursor")
-OURS_TO_KEEP = "not-to-be-repeated"  # with letters that no id by chance has: those are hexadecimal
+OURS_TO_KEEP = "not-to-be-repeated"  # with letters that a random id cannot contain, because ids are hexadecimal
 
 
 @pytest.fixture
@@ -28,24 +27,24 @@ def sqlite_url(tmp_path: Path) -> str:
 # -- headers -----------------------------------------------------------------------------------------------------------
 
 
-async def test_no_path_and_no_question_becomes_a_header(served: Served) -> None:
-    """Whatever is asked, the answer's headers are ours."""
-    asked = {(way.method, way.to(SPLIT)) for way in ways_of(served.api) if PARAMETER.search(way.path)}
+async def test_no_path_or_query_becomes_a_header(served: Served) -> None:
+    """Whatever the request contains, it cannot add a header to the response."""
+    asked = {(way.method, way.to(SPLIT)) for way in served_routes(served.api) if PARAMETER.search(way.path)}
     asked |= {("GET", f"/v1/{path}={SPLIT}") for path in ("jobs?kind", "jobs?cursor", "jobs?tenant", "lanes?tenant")}
     asked |= {("GET", f"/{SPLIT}"), ("POST", f"/v1/jobs/{SPLIT}/cancel"), ("GET", f"/assets/{SPLIT}/x")}
     for method, path in asked:
-        answer = await answer_to(served, request(method, path, *(["Content-Length: 0"] if method != "GET" else [])))
+        answer = await send_raw(served, request(method, path, *(["Content-Length: 0"] if method != "GET" else [])))
         assert "x-injected" not in answer.names, (method, path)
         assert answer.status in (400, 404, 405, 409, 411, 412, 422), (method, path, answer.status)
 
 
 async def test_no_header_comes_back_as_another(served: Served) -> None:
-    """A request id is repeated only if it is harmless; everything else is not repeated at all."""
+    """A request id is returned only if it is harmless; no other header is returned."""
     for value in ("a b", "a;b", "\x7f", "a\xe4", '"', "<b>", "x" * 65, "a\tb", "", "..%0d%0aX-Injected: yes"):
         others = (f"{name}: {OURS_TO_KEEP}" for name in ("X-Echo", "Cookie", "User-Agent"))
         raw = request("GET", "/v1/jobs", f"X-Request-Id: {value}", *others)
-        answer = await answer_to(served, raw)
-        if answer.status == 400:  # the parser does not take it
+        answer = await send_raw(served, raw)
+        if answer.status == 400:  # rejected by the parser
             continue
         (given,) = [found for name, found in answer.headers if name == "x-request-id"]
         assert given != value
@@ -54,7 +53,7 @@ async def test_no_header_comes_back_as_another(served: Served) -> None:
 
 
 async def test_no_name_becomes_a_header_or_a_second_line(served: Served) -> None:
-    """Neither where a job is made, whose address is a header, nor where a limit is."""
+    """Neither for a new job, whose URL is a header, nor for a limit."""
     for name in ("a\r\nX-Injected: yes", "a\nb", "\u2028", "a\x85b", "\x00"):
         made = await served.client.post("/v1/jobs", json={"kind": name})
         put = await served.client.put(f"/v1/limits/{quote(name)}", json={"concurrency": 1})
@@ -63,8 +62,10 @@ async def test_no_name_becomes_a_header_or_a_second_line(served: Served) -> None
             assert "x-injected" not in answer.headers
 
 
-async def test_nobody_writes_a_second_line_into_the_log(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A path may hold a line break by the time it is logged: who reads the log must not take what follows for ours."""
+async def test_no_path_forges_a_log_line(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A decoded path may contain a line break: the reader of a log must not mistake what follows for another
+    log line.
+    """
     async with serving(App(sqlite_url), auth=True) as served:
         key = await key_for(served)
         database = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
@@ -91,7 +92,7 @@ async def test_no_path_leads_out_of_the_dashboard(sqlite_url: str) -> None:
     async with serving(App(sqlite_url)) as served:
         places = [f"/assets/{ASSETS.version}/", "/assets/", "/assets/../", "/", "//", "/v1/"]
         for path in [place + path for place in places for path in OUTSIDE]:
-            answer = await answer_to(served, request("GET", path))
+            answer = await send_raw(served, request("GET", path))
             assert b"root:" not in answer.body, path
             assert b"ASSETS" not in answer.body, path
             assert answer.status in (400, 404, 405) or path.strip("/.") in ("", "assets"), path
@@ -130,11 +131,11 @@ async def test_a_cursor_is_for_its_list_and_its_caller(served_with_keys: Served)
         assert (await said(served, what, cursor, mine))[0] == 200
         for elsewhere in set(LISTS) - {what}:
             assert await said(served, elsewhere, cursor, mine) == BAD_CURSOR, (what, elsewhere)
-    # Of jobs, because there each caller sees others.
+    # Of jobs, because each caller sees others there.
     assert await said(served, "jobs", cursors["jobs"], other) == BAD_CURSOR
 
 
-async def test_a_foreign_tenants_cursor_is_worth_nothing(served_with_keys: Served) -> None:
+async def test_the_cursor_of_another_tenant_is_refused(served_with_keys: Served) -> None:
     """A stolen cursor must not reveal positions in another tenant's list."""
     served = served_with_keys
     acme, other = bearer(await key_for(served)), bearer(await key_for(served, "other"))

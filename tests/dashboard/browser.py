@@ -1,7 +1,7 @@
-"""A real Chromium: one that is installed, otherwise one that needs neither root nor packages of the system.
+"""A real Chromium: an installed one, otherwise one that needs neither root nor system packages.
 
-LEASEWAY_CHROMIUM=/path/to/chrome   this one and no other
-LEASEWAY_CHROMIUM=fetch             the fetched one, even if another is installed
+LEASEWAY_CHROMIUM=/path/to/chrome   use this one
+LEASEWAY_CHROMIUM=fetch             use the fetched one, even if another is installed
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Playwright, Request, async_playwright
 from tests.archives import extract
-from tests.dashboard.fetched import CHROMIUM, NotFetchedError, fetched, node
+from tests.dashboard.npm_packages import CHROMIUM, NotFetchedError, fetch_package, node
 from tests.programs import find_installed
 
 CHOICE = "LEASEWAY_CHROMIUM"
 FETCH = "fetch"
 NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
 PARTS = ["chromium", "al2023.tar", "fonts.tar"]
-"""The browser, libraries that it needs, and a font: without one, text has no size, and nothing is ever visible."""
+"""The browser, its libraries, and a font: without a font, text has no size and is never visible."""
 
 INFLATE = """
 const { createReadStream, createWriteStream } = require("fs");
@@ -37,7 +37,7 @@ for (const part of parts) {
 """
 INFLATE_SECONDS_MAX = 120
 WAIT_MS_MAX = 30_000
-"""Nothing takes so long, except on a machine that has something else to do."""
+"""Nothing takes this long, except on a busy machine."""
 HERE = ("http://127.0.0.1:", "data:", "blob:")
 FONTS = """<?xml version="1.0"?>
 <fontconfig><dir>{fonts}</dir><cachedir>{cache}</cachedir></fontconfig>
@@ -50,21 +50,21 @@ class Executable(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def browsing(folder: Path, say: Callable[[str], None]) -> AsyncIterator[Browser]:
-    """`NotFetchedError` if there is no browser, and none to be had. `folder` is for what it writes."""
+async def open_browser(folder: Path, say: Callable[[str], None]) -> AsyncIterator[Browser]:
+    """`NotFetchedError`: no browser is installed, and none can be fetched. `folder`: for the files that it writes."""
     with contextlib.suppress(NotFetchedError):
-        # Playwright's own wants a library that a bare system does not have.
+        # Playwright's own Node needs a library that a bare system does not have.
         os.environ.setdefault("PLAYWRIGHT_NODEJS_PATH", str(node()))
     async with async_playwright() as playwright:
-        browser = await launched(playwright, folder, say)
+        browser = await launch_any(playwright, folder, say)
         try:
             yield browser
         finally:
             await browser.close()
 
 
-async def launched(playwright: Playwright, folder: Path, say: Callable[[str], None]) -> Browser:
-    """The first that runs: what is installed may be a stub of a package that is not."""
+async def launch_any(playwright: Playwright, folder: Path, say: Callable[[str], None]) -> Browser:
+    """The first browser that starts: an installed program may be a stub for a package that is missing."""
     chosen = os.environ.get(CHOICE, "")
     if chosen and chosen != FETCH:
         return await launch(playwright, Executable(chosen, {}))
@@ -75,7 +75,7 @@ async def launched(playwright: Playwright, folder: Path, say: Callable[[str], No
 
 
 async def launch(playwright: Playwright, executable: Executable) -> Browser:
-    # Inside a container root has no sandbox, and the pages are our own.
+    # Root has no sandbox inside a container, and the pages are part of this project.
     return await playwright.chromium.launch(
         executable_path=executable.path,
         args=["--no-sandbox"],
@@ -92,8 +92,8 @@ def installed() -> Iterator[Executable]:
 def fetched_chromium(folder: Path, say: Callable[[str], None]) -> Executable:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise NotFetchedError(f"for this machine none is fetched: install Chromium, or name it with {CHOICE}")
-    home = fetched(CHROMIUM, say, inflate)
-    # It names its fonts by their full path, and checkouts are moved.
+    home = fetch_package(CHROMIUM, say, inflate)
+    # The configuration contains the full path of the fonts, and a checkout can be moved.
     fonts = folder / "fonts.conf"
     fonts.write_text(FONTS.format(fonts=home / "fonts", cache=folder / "fonts-cache"))
     return Executable(str(home / "chromium"), {"LD_LIBRARY_PATH": str(home / "lib"), "FONTCONFIG_FILE": str(fonts)})
@@ -110,13 +110,14 @@ def inflate(package: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def paged(browser: Browser, allowed: list[str]) -> AsyncIterator[Page]:
-    """An empty page. When it ends, the browser has not complained: no error, no warning, nothing that the policy of the
-    service forbids, and no question to anybody else. But for what holds something of `allowed`."""
+async def open_page(browser: Browser, allowed: list[str]) -> AsyncIterator[Page]:
+    """An empty page. At the end, the browser must not have reported errors, warnings, violations of the content
+    security policy, or requests to other hosts, except messages that contain an element of `allowed`.
+    """
     context = await browser.new_context(locale="en-US", reduced_motion="reduce")
     page = await context.new_page()
     page.set_default_timeout(WAIT_MS_MAX)
-    complaints = complaints_of(page)
+    complaints = collect_complaints(page)
     try:
         yield page
     finally:
@@ -125,8 +126,8 @@ async def paged(browser: Browser, allowed: list[str]) -> AsyncIterator[Page]:
     assert not left, f"the browser complains: {left}"
 
 
-def complaints_of(page: Page) -> list[str]:
-    """Grows while the page is there."""
+def collect_complaints(page: Page) -> list[str]:
+    """Collects messages while the page is open."""
     complaints: list[str] = []
 
     def hear(message: ConsoleMessage) -> None:

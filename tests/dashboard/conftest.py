@@ -1,4 +1,4 @@
-"""A page of a real browser for each test, and one browser for all of them."""
+"""A page of a real browser for each test, and one browser for all tests."""
 
 import os
 import sys
@@ -9,17 +9,18 @@ from typing import NoReturn
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
-from tests.dashboard.browser import WAIT_MS_MAX, browsing, paged
-from tests.dashboard.fetched import AXE, TYPESCRIPT, NotFetchedError, Package, fetched
-from tests.dashboard.filled import Filled, filled
+from tests.dashboard.browser import WAIT_MS_MAX, open_browser, open_page
+from tests.dashboard.npm_packages import AXE, TYPESCRIPT, NotFetchedError, Package, fetch_package
+from tests.dashboard.sample_service import SampleService, sample_service
 
 HERE = Path(__file__).parent
 expect.set_options(timeout=WAIT_MS_MAX)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests run in the loop to which the browser belongs, and the first of them may have to fetch it. That they
-    run in one process is seen to in tests/conftest.py."""
+    """All tests run in the event loop of the browser, and the first of them may have to fetch it. tests/conftest.py
+    makes them run in one process.
+    """
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.timeout(360))
@@ -29,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """To whoever watches the tests, at once."""
+    """Print a message immediately."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def said(line: str) -> None:
@@ -42,7 +43,7 @@ def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str], None]) -> AsyncIterator[Browser]:
     try:
-        async with browsing(tmp_path_factory.mktemp("browser"), say) as browser:
+        async with open_browser(tmp_path_factory.mktemp("browser"), say) as browser:
             yield browser
     except NotFetchedError as error:
         go_without("browser", error, say)
@@ -50,13 +51,13 @@ async def browser(tmp_path_factory: pytest.TempPathFactory, say: Callable[[str],
 
 def had(package: Package, say: Callable[[str], None]) -> Path:
     try:
-        return fetched(package, say)
+        return fetch_package(package, say)
     except NotFetchedError as error:
         go_without(package.name, error, say)
 
 
 def go_without(what: str, error: NotFetchedError, say: Callable[[str], None]) -> NoReturn:
-    """Who works without a network is not kept from working. Where changes are checked, nothing is left out."""
+    """Without a network the tests are skipped. On continuous integration they fail."""
     if os.environ.get("CI"):
         raise error
     why = f"there is no {what}, and it cannot be fetched: {error}"
@@ -66,32 +67,33 @@ def go_without(what: str, error: NotFetchedError, say: Callable[[str], None]) ->
 
 @pytest.fixture
 def allowed() -> list[str]:
-    """Parts of what may be said in the browser's console. An answer with 4xx is told there by the browser itself; the
-    pages say it where it belongs."""
+    """Parts of messages that are allowed in the browser's console. The browser logs every 4xx response; the pages
+    handle them.
+    """
     return ["status of 4"]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, allowed: list[str]) -> AsyncIterator[Page]:
-    """An empty page, with nothing kept from any other test, and about which the browser does not complain."""
-    async with paged(browser, allowed) as page:
+    """An empty page without any state of other tests. Messages in the browser's console fail the test."""
+    async with open_page(browser, allowed) as page:
         yield page
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Filled]:
-    """Look at it, and change nothing."""
-    async with filled(tmp_path_factory.mktemp("shown")) as shown:
+async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SampleService]:
+    """For tests that only read."""
+    async with sample_service(tmp_path_factory.mktemp("shown")) as shown:
         yield shown
 
 
 @pytest.fixture(scope="session")
 def axe(say: Callable[[str], None]) -> str:
-    """The program that looks for what hinders people with other eyes and hands."""
+    """axe, which finds accessibility problems."""
     return (had(AXE, say) / "axe.min.js").read_text()
 
 
 @pytest.fixture(scope="session")
 def typescript(say: Callable[[str], None]) -> Path:
-    """The compiler, which only reads."""
+    """The TypeScript compiler, used as a type checker only."""
     return had(TYPESCRIPT, say) / "lib" / "tsc.js"

@@ -1,15 +1,15 @@
-"""A job's page, in a real browser over a real service."""
+"""The page of a job in a real browser, with a real service."""
 
 from pathlib import Path
 
 from playwright.async_api import Page, expect
-from tests.dashboard.shop import MARKUP, shop, submitted
+from tests.dashboard.jobs_app import MARKUP, serve_jobs_app, submit_job
 
 
-async def test_what_a_job_says_stays_text(page: Page, tmp_path: Path) -> None:
-    """Arguments, errors and tracebacks come from elsewhere: none of it may become markup or run."""
-    async with shop(tmp_path, page) as served:
-        id_ = await submitted(served, "broken", text=MARKUP)
+async def test_the_texts_of_a_job_are_never_markup(page: Page, tmp_path: Path) -> None:
+    """Arguments, errors and tracebacks come from other parties: they must not become markup or run."""
+    async with serve_jobs_app(tmp_path, page) as served:
+        id_ = await submit_job(served, "broken", text=MARKUP)
         await served.settle()
         await page.goto(f"{served.url}/#/jobs/{id_}")
         await expect(page.locator(".error-message")).to_have_text(MARKUP)
@@ -21,9 +21,9 @@ async def test_what_a_job_says_stays_text(page: Page, tmp_path: Path) -> None:
 
 
 async def test_a_job_is_watched_from_ready_to_done(page: Page, tmp_path: Path) -> None:
+    async with serve_jobs_app(tmp_path, page) as served:
+        id_ = await submit_job(served, "add", a=41)
     """A page that shows an old state makes users submit the job again."""
-    async with shop(tmp_path, page) as served:
-        id_ = await submitted(served, "add", a=41)
         await page.goto(f"{served.url}/#/jobs/{id_}")
         await expect(page.locator(".why-text")).to_contain_text("waits for a worker")
         await expect(page.locator(".why")).to_contain_text("leaseway work")
@@ -33,10 +33,10 @@ async def test_a_job_is_watched_from_ready_to_done(page: Page, tmp_path: Path) -
         await expect(page.get_by_label("result", exact=True)).to_have_text("42")
 
 
-async def test_what_is_unfolded_stays_so_when_the_job_changes(page: Page, tmp_path: Path) -> None:
-    """Who reads a traceback must not lose it because somebody retried the job."""
-    async with shop(tmp_path, page) as served:
-        id_ = await submitted(served, "broken", text="one")
+async def test_expanded_parts_stay_expanded_when_the_job_changes(page: Page, tmp_path: Path) -> None:
+    """A traceback that the user is reading must not collapse because the job was retried."""
+    async with serve_jobs_app(tmp_path, page) as served:
+        id_ = await submit_job(served, "broken", text="one")
         await served.settle()
         await page.goto(f"{served.url}/#/jobs/{id_}")
         await page.locator(".error summary").click()
@@ -48,9 +48,9 @@ async def test_what_is_unfolded_stays_so_when_the_job_changes(page: Page, tmp_pa
 
 
 async def test_a_job_is_retried_cancelled_and_discarded_from_its_page(page: Page, tmp_path: Path) -> None:
-    """What cannot be undone is asked first; what the state does not allow is not offered."""
-    async with shop(tmp_path, page) as served:
-        id_ = await submitted(served, "broken")
+    """Irreversible actions are confirmed first; actions that the state does not allow are not offered."""
+    async with serve_jobs_app(tmp_path, page) as served:
+        id_ = await submit_job(served, "broken")
         await served.settle()
         await page.goto(f"{served.url}/#/jobs/{id_}")
         buttons = page.locator(".job-head .actions button")
@@ -67,8 +67,8 @@ async def test_a_job_is_retried_cancelled_and_discarded_from_its_page(page: Page
 
 
 async def test_a_job_that_is_not_there_leads_back(page: Page, tmp_path: Path) -> None:
+    async with serve_jobs_app(tmp_path, page) as served:
     """Links to pruned jobs stay in chats and tickets."""
-    async with shop(tmp_path, page) as served:
         await page.goto(f"{served.url}/#/jobs/01m7hpkezzg5vddjcv9v0j9999")
         await expect(page.locator(".empty")).to_contain_text("There is no such job")
         await page.get_by_role("link", name="All jobs").click()

@@ -1,30 +1,30 @@
-"""The page of jobs and that of the dead letters, in a real browser over a real service."""
+"""The pages of jobs and dead letters in a real browser, with a real service."""
 
 from pathlib import Path
 
 from playwright.async_api import Page, expect
-from tests.dashboard.shop import MARKUP, shop, submitted
+from tests.dashboard.jobs_app import MARKUP, serve_jobs_app, submit_job
 
 
-async def test_jobs_come_in_and_change_while_somebody_watches(page: Page, tmp_path: Path) -> None:
-    """Whoever submits a job from the docs wants to see it come and finish, without loading anything again."""
-    async with shop(tmp_path, page) as served:
+async def test_jobs_appear_and_change_without_a_reload(page: Page, tmp_path: Path) -> None:
+    """A user who submits a job from the documentation wants to see it arrive and finish without a reload."""
+    async with serve_jobs_app(tmp_path, page) as served:
         await page.goto(f"{served.url}/#/jobs")
         await expect(page.locator(".empty")).to_contain_text("curl")
-        id_ = await submitted(served, "add", a=1)
+        id_ = await submit_job(served, "add", a=1)
         row = page.locator(f"tr[data-row='{id_}']")
         await expect(row).to_contain_text("ready")
         await served.settle()
         await expect(row).to_contain_text("done")
 
 
-async def test_rows_do_not_jump_under_a_hand(page: Page, tmp_path: Path) -> None:
-    """A click must hit the row that was aimed at: with something selected, new jobs wait behind a button."""
-    async with shop(tmp_path, page) as served:
-        first = await submitted(served, "add", a=1)
+async def test_rows_do_not_move_while_jobs_are_selected(page: Page, tmp_path: Path) -> None:
+    """A click must hit the intended row: while jobs are selected, new jobs wait behind a button."""
+    async with serve_jobs_app(tmp_path, page) as served:
+        first = await submit_job(served, "add", a=1)
         await page.goto(f"{served.url}/#/jobs")
         await page.locator("tr[data-row] input").check()
-        await submitted(served, "add", a=2)
+        await submit_job(served, "add", a=2)
         await expect(page.locator(".news")).to_have_text("Show 1 new job")
         assert await ids_in(page) == [first]
         await page.locator(".news").click()
@@ -32,15 +32,15 @@ async def test_rows_do_not_jump_under_a_hand(page: Page, tmp_path: Path) -> None
         assert (await ids_in(page))[1] == first
 
 
-async def test_many_are_retried_at_once_after_a_question_with_their_number(page: Page, tmp_path: Path) -> None:
-    """Those that cannot be retried are left alone, and said so before."""
-    async with shop(tmp_path, page) as served:
+async def test_many_jobs_are_retried_after_a_confirmation_with_their_number(page: Page, tmp_path: Path) -> None:
+    """Jobs that cannot be retried are left alone, and the confirmation says so."""
+    async with serve_jobs_app(tmp_path, page) as served:
         for text in ("one", "two"):
-            await submitted(served, "broken", text=text)
-        await submitted(served, "add", a=1)
+            await submit_job(served, "broken", text=text)
+        await submit_job(served, "add", a=1)
         await served.settle()
         await page.goto(f"{served.url}/#/jobs")
-        await page.get_by_label("Select all that are shown").check()
+        await page.get_by_label("Select all shown jobs").check()
         await page.get_by_role("button", name="Retry 2").click()
         await expect(page.locator("dialog")).to_contain_text("Left alone")
         await page.locator("dialog button[type=submit]").click()
@@ -49,10 +49,10 @@ async def test_many_are_retried_at_once_after_a_question_with_their_number(page:
 
 
 async def test_filters_are_in_the_address_and_survive_a_reload(page: Page, tmp_path: Path) -> None:
+    async with serve_jobs_app(tmp_path, page) as served:
+        await submit_job(served, "broken")
+        await submit_job(served, "add", a=1)
     """Users share the URL of what they see."""
-    async with shop(tmp_path, page) as served:
-        await submitted(served, "broken")
-        await submitted(served, "add", a=1)
         await page.goto(f"{served.url}/#/jobs")
         await expect(page.locator("tr[data-row]")).to_have_count(2)
         await page.get_by_label("Kind", exact=True).fill("broken")
@@ -65,15 +65,15 @@ async def test_filters_are_in_the_address_and_survive_a_reload(page: Page, tmp_p
 
 
 async def test_older_jobs_are_a_page_away_and_new_ones_do_not_come_in_there(page: Page, tmp_path: Path) -> None:
+    async with serve_jobs_app(tmp_path, page) as served:
     """Rows that move while a user selects them would lead to the wrong job."""
-    async with shop(tmp_path, page) as served:
         items = [{"kind": "add", "arguments": {"a": number}} for number in range(60)]
         await served.client.post("/v1/jobs/bulk", json={"items": items})
         await page.goto(f"{served.url}/#/jobs")
         await expect(page.locator("tr[data-row]")).to_have_count(50)
         await page.get_by_role("button", name="Older").click()
         await expect(page.locator("tr[data-row]")).to_have_count(10)
-        await submitted(served, "add", a=1)
+        await submit_job(served, "add", a=1)
         await expect(page.locator(".tab", has_text="pending")).to_contain_text("61")
         await expect(page.locator("tr[data-row]")).to_have_count(10)
         await page.get_by_role("button", name="Newer").click()
@@ -81,9 +81,9 @@ async def test_older_jobs_are_a_page_away_and_new_ones_do_not_come_in_there(page
 
 
 async def test_an_id_opens_its_job_by_the_keyboard_alone(page: Page, tmp_path: Path) -> None:
+    async with serve_jobs_app(tmp_path, page) as served:
+        id_ = await submit_job(served, "add", a=1)
     """Users without a mouse need to reach a job, too."""
-    async with shop(tmp_path, page) as served:
-        id_ = await submitted(served, "add", a=1)
         await page.goto(f"{served.url}/#/jobs")
         await expect(page.locator("tr[data-row]")).to_have_count(1)
         await page.keyboard.press("/")
@@ -96,9 +96,9 @@ async def test_an_id_opens_its_job_by_the_keyboard_alone(page: Page, tmp_path: P
 
 
 async def test_a_row_is_opened_and_its_job_ended_without_a_mouse(page: Page, tmp_path: Path) -> None:
-    """After a question the focus is where it was: who cannot see the page would be lost in it."""
-    async with shop(tmp_path, page) as served:
-        await submitted(served, "add", a=1)
+    """After a dialog, the focus returns: a user of a screen reader would be lost otherwise."""
+    async with serve_jobs_app(tmp_path, page) as served:
+        await submit_job(served, "add", a=1)
         await page.goto(f"{served.url}/#/jobs")
         await expect(page.locator("tr[data-row]")).to_have_count(1)
         await page.keyboard.press("j")
@@ -116,11 +116,11 @@ async def test_a_row_is_opened_and_its_job_ended_without_a_mouse(page: Page, tmp
 
 
 async def test_dead_letters_are_grouped_and_a_group_is_retried_alone(page: Page, tmp_path: Path) -> None:
-    """One cause is mended at a time: the jobs of another error must stay where they are."""
-    async with shop(tmp_path, page) as served:
-        await submitted(served, "broken", text=MARKUP)
-        await submitted(served, "broken", text="two")
-        await submitted(served, "broken", text="late")
+    """Errors are fixed one at a time: the jobs with other errors must stay."""
+    async with serve_jobs_app(tmp_path, page) as served:
+        await submit_job(served, "broken", text=MARKUP)
+        await submit_job(served, "broken", text="two")
+        await submit_job(served, "broken", text="late")
         await served.settle()
         await page.goto(f"{served.url}/#/dead")
         rows = page.locator("tr[data-row]")

@@ -1,14 +1,14 @@
-"""Limits and budgets: changed by people, with a second look, and never behind the back of somebody else."""
+"""Limits and budgets: changes are confirmed, and never overwrite a concurrent change."""
 
 from pathlib import Path
 
 from playwright.async_api import Locator, Page, expect
-from tests.dashboard.showing import dashboard
+from tests.dashboard.dashboard_page import open_dashboard
 
 
 async def test_a_limit_is_made_and_used_at_once(page: Page, tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, page, "/limits") as served:
     """A limit that differs from what the user typed would be noticed only by the provider."""
-    async with dashboard(tmp_path, page, "/limits") as served:
         await page.get_by_role("button", name="New limit").click()
         await fill_in(page, name="maps", rates="100/minute, 5,000/day", concurrency="8")
         await expect(page.get_by_role("heading", name="maps", exact=True)).to_be_visible()
@@ -18,9 +18,9 @@ async def test_a_limit_is_made_and_used_at_once(page: Page, tmp_path: Path) -> N
         assert made["concurrency"] == 8
 
 
-async def test_what_is_wrong_is_said_at_its_field(page: Page, tmp_path: Path) -> None:
-    """A form that only says "invalid" is filled in by guessing."""
-    async with dashboard(tmp_path, page, "/limits"):
+async def test_errors_are_shown_beside_their_fields(page: Page, tmp_path: Path) -> None:
+    """A form that only says "invalid" has to be filled in by guessing."""
+    async with open_dashboard(tmp_path, page, "/limits"):
         await page.get_by_role("button", name="New limit").click()
         await fill_in(page, rates="many")
         await expect(field(page, "name").locator(".wrong")).not_to_be_empty()
@@ -31,8 +31,8 @@ async def test_what_is_wrong_is_said_at_its_field(page: Page, tmp_path: Path) ->
 
 
 async def test_a_change_is_confirmed(page: Page, tmp_path: Path) -> None:
-    """It holds for the whole fleet at once: one slip of a finger is not enough."""
-    async with dashboard(tmp_path, page, "/limits") as served:
+    """A change affects the whole fleet immediately: one misplaced click must not be sufficient."""
+    async with open_dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute", "5000/day"], "cost_max": 3})
         await page.get_by_role("button", name="Change maps").click()
         await fill_in(page, rates="50/minute, 5000/day")
@@ -49,9 +49,9 @@ async def test_a_change_is_confirmed(page: Page, tmp_path: Path) -> None:
         assert changed["cost_max"] == 3, "what was not asked stays as it is"
 
 
-async def test_a_change_by_somebody_else_is_not_overwritten(page: Page, tmp_path: Path) -> None:
+async def test_a_concurrent_change_is_not_overwritten(page: Page, tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, page, "/limits") as served:
     """Two operators may edit the same limit during an incident."""
-    async with dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         await page.get_by_role("button", name="Change maps").click()
         await served.client.put("/v1/limits/maps", json={"rates": ["10/minute"]})
@@ -62,8 +62,8 @@ async def test_a_change_by_somebody_else_is_not_overwritten(page: Page, tmp_path
 
 
 async def test_removing_is_confirmed_and_the_safe_button_has_the_focus(page: Page, tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, page, "/limits") as served:
     """One key press must not remove the limit of a running system."""
-    async with dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         await page.get_by_role("button", name="Remove maps").click()
         await expect(page.locator("dialog").get_by_role("button", name="Keep it")).to_be_focused()
@@ -76,8 +76,8 @@ async def test_removing_is_confirmed_and_the_safe_button_has_the_focus(page: Pag
 
 
 async def test_a_budget_is_made_and_changed(page: Page, tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, page, "/budgets") as served:
     """A misread amount is real money."""
-    async with dashboard(tmp_path, page, "/budgets") as served:
         await page.get_by_role("button", name="New budget").click()
         await fill_in(page, name="spend", limit="25")
         await expect(page.locator(".board-figure strong")).to_have_text("$25.00")
@@ -94,7 +94,7 @@ def field(page: Page, name: str) -> Locator:
 
 
 async def fill_in(page: Page, **values: str) -> None:
-    """And send it."""
+    """Submit the form."""
     for name, value in values.items():
         await page.locator(f"dialog [name={name}]").fill(value)
     await page.locator("dialog button[type=submit]").last.click()

@@ -1,51 +1,53 @@
-"""News reach the page by a WebSocket, else by a stream, else by asking; people see that by a small mark only."""
+"""Events reach the page over a WebSocket, otherwise over a stream, otherwise by polling; a small indicator
+shows which.
+"""
 
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, expect
 from tests.api.serving import Served
-from tests.dashboard.line import ALL, Line
-from tests.dashboard.showing import dashboard, submit
+from tests.dashboard.dashboard_page import open_dashboard, submit
+from tests.dashboard.network import ALL, Network
 
 
 @pytest.fixture(autouse=True)
 def refusals(allowed: list[str]) -> None:
-    """That something is blocked is told in the console: by the browser, and by pages that cannot ask."""
-    allowed.extend(["net::ERR_FAILED", "The service does not answer."])
+    """Blocked requests are logged in the console by the browser."""
+    allowed.extend(["net::ERR_FAILED", "The service does not respond."])
 
 
-async def test_without_websockets_news_come_as_a_stream(page: Page, tmp_path: Path) -> None:
-    """Many a proxy lets no WebSocket through, and nobody who looks at a dashboard can change it."""
-    await Line(page, "socket").lay()
-    async with dashboard(tmp_path, page) as served:
+async def test_without_websockets_events_come_over_a_stream(page: Page, tmp_path: Path) -> None:
+    """Many proxies block WebSockets, and the user cannot change that."""
+    await Network(page, "socket").install()
+    async with open_dashboard(tmp_path, page) as served:
         await expect_way(page, "stream", "live")
         await expect_news(page, served)
 
 
-async def test_without_any_stream_the_page_asks(page: Page, tmp_path: Path) -> None:
+async def test_without_any_stream_the_page_polls(page: Page, tmp_path: Path) -> None:
+    await Network(page, "socket", "stream").install()
+    async with open_dashboard(tmp_path, page) as served:
     """Some proxies block WebSockets and event streams, and the page must stay current there."""
-    await Line(page, "socket", "stream").lay()
-    async with dashboard(tmp_path, page) as served:
         await expect_way(page, "polling", "polling")
         await expect_news(page, served)
 
 
-async def test_a_stream_in_which_nothing_comes_is_left(page: Page, tmp_path: Path) -> None:
-    """A proxy that gathers a whole answer before it hands it on never hands on one without an end."""
+async def test_a_stream_without_frames_is_abandoned(page: Page, tmp_path: Path) -> None:
+    """A proxy that buffers responses never passes on one that does not end."""
     await page.clock.install()
-    line = await Line(page, "socket").lay()
+    line = await Network(page, "socket").install()
     line.silent.add("stream")
-    async with page.expect_request("**/v1/events"), dashboard(tmp_path, page) as served:
+    async with page.expect_request("**/v1/events"), open_dashboard(tmp_path, page) as served:
         await page.clock.fast_forward(6_000)
         await expect_way(page, "polling", "polling")
         await expect_news(page, served)
 
 
-async def test_a_cut_loses_nothing_whichever_way_comes_after_it(page: Page, tmp_path: Path) -> None:
-    """The page goes on where it was, by what there is: it is not loaded again, and no figure is wrong for it."""
-    line = await Line(page).lay()
-    async with dashboard(tmp_path, page) as served:
+async def test_a_disconnect_loses_nothing_with_any_transport(page: Page, tmp_path: Path) -> None:
+    """The page resumes with any transport that works, without a reload and with correct figures."""
+    line = await Network(page).install()
+    async with open_dashboard(tmp_path, page) as served:
         await expect_way(page, "live", "live")
         await page.evaluate("() => { window.isTheSame = true; }")
         await line.cut("socket")
@@ -56,21 +58,21 @@ async def test_a_cut_loses_nothing_whichever_way_comes_after_it(page: Page, tmp_
         assert await page.evaluate("() => window.isTheSame")
 
 
-async def test_the_better_way_is_tried_again(page: Page, tmp_path: Path) -> None:
-    """Who opened the page in a train shall not stay with the worst way all day."""
+async def test_a_better_transport_is_tried_again(page: Page, tmp_path: Path) -> None:
+    """A page that was opened on a bad network must not keep the worst transport all day."""
     await page.clock.install()
-    line = await Line(page, "socket").lay()
-    async with dashboard(tmp_path, page):
+    line = await Network(page, "socket").install()
+    async with open_dashboard(tmp_path, page):
         await expect_way(page, "stream", "live")
         line.mend()
         await page.clock.fast_forward(61_000)
         await expect_way(page, "live", "live")
 
 
-async def test_a_service_that_is_gone_is_said_and_its_return_is_seen(page: Page, tmp_path: Path) -> None:
-    """Old figures that look like new ones are worse than none."""
-    line = await Line(page).lay()
-    async with dashboard(tmp_path, page) as served:
+async def test_an_unreachable_service_is_reported_until_it_returns(page: Page, tmp_path: Path) -> None:
+    """Outdated figures that look current are worse than none."""
+    line = await Network(page).install()
+    async with open_dashboard(tmp_path, page) as served:
         await expect_way(page, "live", "live")
         await line.cut(*ALL)
         await submit(served, "add", 2, arguments={"a": 1})

@@ -1,9 +1,9 @@
-"""The first page: what is there, what waits and why, as it changes, without a reload."""
+"""The overview: what exists, what waits and why, updated without a reload."""
 
 from pathlib import Path
 
 from playwright.async_api import Locator, Page, Request, expect
-from tests.dashboard.showing import HTML, dashboard, submit
+from tests.dashboard.dashboard_page import HTML, open_dashboard, submit
 
 PLACES = {
     "j": "Jobs",
@@ -17,9 +17,9 @@ PLACES = {
 }
 
 
-async def test_with_nothing_there_it_says_what_to_do_next(page: Page, tmp_path: Path) -> None:
+async def test_an_empty_overview_says_what_to_do_next(page: Page, tmp_path: Path) -> None:
     """A newcomer who sees empty boxes closes the page."""
-    async with dashboard(tmp_path, page) as served:
+    async with open_dashboard(tmp_path, page) as served:
         commands = page.locator(".copyable code")
         await expect(commands).to_have_count(4)
         said = " ".join(await commands.all_text_contents())
@@ -28,8 +28,8 @@ async def test_with_nothing_there_it_says_what_to_do_next(page: Page, tmp_path: 
 
 
 async def test_the_command_that_it_shows_works(page: Page, tmp_path: Path) -> None:
-    """It is copied by people who cannot know what is wrong with it."""
-    async with dashboard(tmp_path, page) as served:
+    """Users copy it and cannot know what is wrong with it."""
+    async with open_dashboard(tmp_path, page) as served:
         command = await page.locator(".copyable code", has_text="curl").text_content()
         assert command is not None
         body = command.split(" -d ")[1].strip("'").replace('"hello"', '"add"').replace('{"name": "world"}', '{"a": 1}')
@@ -38,8 +38,8 @@ async def test_the_command_that_it_shows_works(page: Page, tmp_path: Path) -> No
 
 
 async def test_a_change_is_seen_without_a_reload(page: Page, tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, page) as served:
     """Operators leave the overview open and trust that it is current."""
-    async with dashboard(tmp_path, page) as served:
         await expect(page.locator(".live-mark")).to_have_text("live")
         await submit(served, "add", 3, arguments={"a": 1})
         await submit(served, "broken", 2)
@@ -52,38 +52,38 @@ async def test_a_change_is_seen_without_a_reload(page: Page, tmp_path: Path) -> 
 
 
 async def test_a_lane_says_what_it_waits_for(page: Page, tmp_path: Path) -> None:
-    """Nothing starts, and nobody knows why: the question that this page is for."""
-    async with dashboard(tmp_path, page) as served:
+    """Jobs do not start, and the user wants to know why: the main purpose of this page."""
+    async with open_dashboard(tmp_path, page) as served:
         await submit(served, "rare", 2, arguments={"n": 1})
-        await page.reload()  # or wait until it asks again
+        await page.reload()  # or wait until the page polls again
         row = page.locator("tr", has_text="slow")
         await expect(row.locator(".waits")).to_contain_text("limit rare it is not defined")
         await expect(row.locator(".waits")).to_contain_text("leaseway limits set rare")
 
 
 async def test_a_name_that_tries_to_be_markup_stays_text(page: Page, tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, page) as served:
     """A tenant chooses queue names, and a script in one would run with the operator's rights."""
-    async with dashboard(tmp_path, page) as served:
         await submit(served, "add", arguments={"a": 1}, queue=HTML)
         await expect(page.locator("td.name")).to_contain_text(HTML)
         assert await page.locator("main b").count() == 0
 
 
 async def test_markup_made_from_text_is_refused_by_the_browser(page: Page, tmp_path: Path, allowed: list[str]) -> None:
-    """The second line: whoever forgets textContent is stopped by the policy."""
+    """The second line of defence: code that does not use textContent is stopped by the content security policy."""
     allowed.append("TrustedHTML")
-    async with dashboard(tmp_path, page):
+    async with open_dashboard(tmp_path, page):
         refused = await page.evaluate(
             "() => { try { document.body.innerHTML = '<b>x</b>'; return false; } catch { return true; } }"
         )
         assert refused
 
 
-async def test_the_first_page_is_light(page: Page, tmp_path: Path) -> None:
-    """Whoever looks in the middle of the night does so from a phone."""
+async def test_the_overview_loads_few_bytes(page: Page, tmp_path: Path) -> None:
+    """An operator on call uses a phone."""
     requests: list[Request] = []
     page.on("requestfinished", lambda request: requests.append(request))
-    async with dashboard(tmp_path, page):
+    async with open_dashboard(tmp_path, page):
         await expect(page.locator(".live-mark")).to_have_text("live")
         await expect(page.locator("main .waiting")).to_have_count(0)
         sizes = [await each.sizes() for each in requests]
@@ -92,9 +92,11 @@ async def test_the_first_page_is_light(page: Page, tmp_path: Path) -> None:
 
 
 async def test_everything_can_be_reached_by_keys(page: Page, tmp_path: Path) -> None:
+    await page.clock.set_fixed_time(
+        0
+    )  # the time between two keys of one shortcut does not matter, on the slowest machine
+    async with open_dashboard(tmp_path, page) as served:
     """Users without a mouse need every page."""
-    await page.clock.set_fixed_time(0)  # between two keys of one command lies no time, on the slowest machine
-    async with dashboard(tmp_path, page) as served:
         await submit(served, "add", arguments={"a": 1})
         await expect(page.locator("tbody tr")).to_have_count(1)
         await page.keyboard.press("j")
@@ -110,10 +112,10 @@ async def test_everything_can_be_reached_by_keys(page: Page, tmp_path: Path) -> 
         await expect(page.locator("dialog")).to_have_count(0)
 
 
-async def test_who_tabs_can_skip_the_menu(page: Page, tmp_path: Path) -> None:
+async def test_keyboard_users_can_skip_the_menu(page: Page, tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, page):
+        # The target of the first Tab differs between versions of the browser; in the page, nothing precedes the link.
     """Keyboard users would otherwise pass the whole menu on every page."""
-    async with dashboard(tmp_path, page):
-        # Where the first Tab leads differs between versions of the browser; in the page, nothing comes before it.
         first = page.locator("a, button, input, [tabindex]").first
         await expect(first).to_have_class("skip")
         await first.focus()

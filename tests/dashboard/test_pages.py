@@ -1,4 +1,4 @@
-"""Every page as it is looked at: in both themes, on a desk and on a phone, by eyes and by what reads aloud."""
+"""Every page in both themes, on a desktop and on a phone, for the eyes and for screen readers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
-from tests.dashboard.browser import paged
-from tests.dashboard.eyes import hindrances, resize
-from tests.dashboard.filled import PAGES, Filled
+from tests.dashboard.accessibility import accessibility_problems, resize
+from tests.dashboard.browser import open_page
+from tests.dashboard.sample_service import PAGES, SampleService
 
 BRIGHT = """() => [...document.querySelectorAll("body, #app *")].filter((element) => {
   const {width, height} = element.getBoundingClientRect();
@@ -24,9 +24,9 @@ SIDEWAYS = """() => {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=PAGES)
-async def page(browser: Browser, shown: Filled, request: pytest.FixtureRequest) -> AsyncIterator[Page]:
-    """Opened once for all that is looked at on it."""
-    async with paged(browser, ["/v1/imports/ocm/runs/first"]) as page:  # its jobs are all that is known of it
+async def page(browser: Browser, shown: SampleService, request: pytest.FixtureRequest) -> AsyncIterator[Page]:
+    """Opened once for all checks."""
+    async with open_page(browser, ["/v1/imports/ocm/runs/first"]) as page:  # its jobs are all that is known of it
         await page.goto(f"{shown.served.url}/#{shown.addresses()[request.param]}")
         await expect(page.locator("h1")).to_have_text(request.param)
         await expect(page.locator(".live-mark")).to_have_text("live")
@@ -34,13 +34,13 @@ async def page(browser: Browser, shown: Filled, request: pytest.FixtureRequest) 
         yield page
 
 
-async def test_nothing_serious_hinders_anybody(page: Page, axe: str) -> None:
-    """Contrast, names of controls, order of headings: axe knows what people stumble over."""
-    assert await hindrances(page, axe) == []
+async def test_pages_have_no_serious_accessibility_problems(page: Page, axe: str) -> None:
+    """axe finds problems of contrast, labels and headings that exclude users."""
+    assert await accessibility_problems(page, axe) == []
 
 
-async def test_the_dark_has_no_lamps(page: Page, tmp_path: Path) -> None:
-    """One forgotten white box blinds whoever works at night. Look at the screenshots in the folder of the test."""
+async def test_the_dark_theme_has_no_bright_areas(page: Page, tmp_path: Path) -> None:
+    """One white box blinds users who work at night. See the screenshots in the folder of the test."""
     await page.emulate_media(color_scheme="dark")
     await page.screenshot(path=tmp_path / "dark.png", full_page=True)
     assert await page.evaluate(BRIGHT) == []
@@ -54,7 +54,7 @@ async def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
     assert await page.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
-async def test_what_comes_from_elsewhere_stays_text(page: Page) -> None:
-    """Payloads, errors and names of queues try to be markup on these pages: see MARKUP in shop.py."""
+async def test_foreign_text_is_never_markup(page: Page) -> None:
+    """Payloads, errors and names of queues on these pages try to be markup: see MARKUP in the app of the tests."""
     assert await page.locator("img[src=x]").count() == 0
     assert (await page.title()).endswith(" · leaseway")

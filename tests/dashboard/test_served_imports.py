@@ -1,4 +1,4 @@
-"""Imports that the service knows, in a real browser: started from the page, and watched on the map to their end."""
+"""Imports of the service in a real browser: started from the page, and followed on the map to their end."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 from tests.api.serving import Served, serving
-from tests.dashboard.eyes import hindrances, resize
+from tests.dashboard.accessibility import accessibility_problems, resize
 from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 
 from leaseway import App
@@ -58,9 +58,9 @@ async def importing(folder: Path, page: Page, columns: str = PLACED) -> AsyncIte
         (specs / "things.toml").write_text(spec)
         async with serving(App(f"sqlite:///{folder / 'work.db'}"), imports=str(specs)) as served:
             assert served.service.import_monitor is not None
-            served.service.import_monitor.poll_seconds = 0.1  # nobody waits
+            served.service.import_monitor.poll_seconds = 0.1  # so that the test does not wait
             yield served
-            # Streams end with the page: the service shall not have to wait for them.
+            # Streams end with the page, so that the service does not have to wait for them.
             await page.goto("about:blank")
 
 
@@ -81,7 +81,7 @@ async def work(served: Served, folder: Path) -> None:
 
 
 async def test_a_run_is_started_from_the_page_and_watched_to_its_end(page: Page, tmp_path: Path) -> None:
-    """All but the worker. Nobody loads the page again: what changes is told."""
+    """Everything but the worker happens on the page, and nothing needs a reload."""
     async with importing(tmp_path, page) as served:
         await page.goto(f"{served.url}/#/imports")
         await expect(page.locator(".empty")).to_contain_text("No runs yet")
@@ -91,7 +91,7 @@ async def test_a_run_is_started_from_the_page_and_watched_to_its_end(page: Page,
         await page.locator("dialog button[type=submit]").click()
         await expect(page.locator("h1")).to_have_text("things")
         await expect(page.locator(".job-title .chip")).to_have_text("running")
-        # Somebody who has just begun is told what comes next.
+        # A new user is told what to do next.
         await expect(page.locator(".nobody")).to_contain_text("leaseway import work things.toml")
         assert not await page.evaluate(PAINTED)
         await work(served, tmp_path)
@@ -107,14 +107,14 @@ async def test_a_run_is_started_from_the_page_and_watched_to_its_end(page: Page,
 
 
 async def test_a_run_that_stopped_is_resumed_with_more_requests(page: Page, tmp_path: Path) -> None:
-    """Its budget is used up: the page asks for a larger one, and does not go on without."""
+    """The budget of the run is used up: the page asks for a larger one and does not resume without it."""
     async with importing(tmp_path, page) as served:
         await start(served, requests_max=1)
         await work(served, tmp_path)
         await page.goto(f"{served.url}{RUN}")
         await expect(page.locator(".job-title .chip")).to_have_text("partial")
         await page.get_by_role("button", name="Resume").click()
-        await expect(page.locator("dialog")).to_contain_text("all that it had")
+        await expect(page.locator("dialog")).to_contain_text("has used its budget")
         await page.locator("dialog input").fill("50")
         await page.locator("dialog button[type=submit]").click()
         await expect(page.locator(".job-title .chip")).to_have_text("running")
@@ -122,8 +122,8 @@ async def test_a_run_that_stopped_is_resumed_with_more_requests(page: Page, tmp_
         await expect(page.locator(".job-title .chip")).to_have_text("complete")
 
 
-async def test_records_in_quarantine_are_looked_at_and_discarded(page: Page, tmp_path: Path) -> None:
-    """What they hold stays text, whatever it tries to be."""
+async def test_quarantined_records_are_shown_and_discarded(page: Page, tmp_path: Path) -> None:
+    """Their contents stay text, whatever they contain."""
     async with importing(tmp_path, page) as served:
         await start(served)
         await work(served, tmp_path)
@@ -140,8 +140,8 @@ async def test_records_in_quarantine_are_looked_at_and_discarded(page: Page, tmp
         await expect(row).to_have_count(0)
 
 
-async def test_rows_without_a_place_need_no_map(page: Page, tmp_path: Path) -> None:
-    """An empty world would say that something is wrong."""
+async def test_rows_without_coordinates_have_no_map(page: Page, tmp_path: Path) -> None:
+    """An empty map would look like an error."""
     async with importing(tmp_path, page, columns="") as served:
         await start(served)
         await page.goto(f"{served.url}{RUN}")
@@ -149,15 +149,15 @@ async def test_rows_without_a_place_need_no_map(page: Page, tmp_path: Path) -> N
         await expect(page.locator("lw-map")).to_be_hidden()
 
 
-async def test_the_page_is_for_everybody(page: Page, tmp_path: Path, axe: str) -> None:
-    """By what reads aloud, at night, and on a phone. Look at the screenshots in the folder of the test."""
+async def test_the_page_of_a_run_is_accessible(page: Page, tmp_path: Path, axe: str) -> None:
+    """With a screen reader, at night, and on a phone. See the screenshots in the folder of the test."""
     async with importing(tmp_path, page) as served:
         await start(served)
         await work(served, tmp_path)
         await page.goto(f"{served.url}{RUN}")
         await expect(page.locator(".report")).to_be_visible()
         await page.wait_for_function(PAINTED)
-        assert await hindrances(page, axe) == []
+        assert await accessibility_problems(page, axe) == []
         await page.emulate_media(color_scheme="dark", reduced_motion="reduce")
         for width in (1280, 390):
             await resize(page, width)

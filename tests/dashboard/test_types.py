@@ -1,9 +1,9 @@
-"""The pages are plain JavaScript with types in comments: a checker reads them as strictly as mypy reads the rest."""
+"""The pages are plain JavaScript with types in comments, which a checker reads as strictly as mypy reads Python."""
 
 import subprocess
 from pathlib import Path
 
-from tests.dashboard.fetched import node
+from tests.dashboard.npm_packages import node
 
 import leaseway
 

@@ -1,32 +1,32 @@
-/** service ─► [news] ─► whoever listens: by WebSocket, where that is blocked by an event stream, else by polling.
+/** service ─► [events] ─► pages: over WebSocket, if that is blocked over an event stream, otherwise by polling.
  *
- * All three bring the same frames, {seq, events}, and `seq` is where to go on: a cut loses nothing, whichever way comes
- * after it. An event says how something is now: {kind: "lane", lane: {…}}, and the same with totals, job, limit, budget
- * and import; `gone: true` says that it no longer exists. {kind: "reset"} says: forget what you know, everything
+ * All transports bring the same frames, {seq, events}; `seq` is the number to resume with, over any transport, so that
+ * nothing is lost. An event is the present state of something: {kind: "lane", lane: {…}}, or totals, job, limit, budget
+ * and import; with `gone: true` it no longer exists. {kind: "reset"} means: discard the present state, a snapshot
  * follows.
  *
  *   const live = new Live();
  *   live.addEventListener("news", ({detail}) => …);   // also by kind: "lane", "job", …
  *   live.addEventListener("way", () => mark(live.way)); // "live", "stream", "polling", "offline"
- *   live.follow([id]);                                  // jobs of which every change is wanted
+ *   live.follow([id]);                                  // jobs of which every change is needed
  *   live.start();
  */
 
 /** @typedef {"" | "live" | "stream" | "polling" | "offline"} Way */
 /** @typedef {{kind: string, gone?: boolean, [name: string]: any}} News */
 /** @typedef {{seq: number | null, events: News[]}} Frame */
-/** How a way ended: whether it ever brought something, and whether we shall come back at once.
+/** How a transport ended: whether it ever delivered a frame, and whether to reconnect immediately.
  * @typedef {{worked: boolean, soon?: boolean, expired?: boolean}} End */
 
 const BASE = "/v1";
 const OPEN_MS = 5_000;
 const SILENT_MS = 40_000;
 const POLL_SECONDS = 10;
-/** Between two polls, whatever they bring: who falls back to them shall not ask without end. */
+/** The minimal time between two polls. */
 const POLL_MS = 1_000;
 const BACKOFF_MS = 500;
 const BACKOFF_MS_MAX = 15_000;
-/** So long after falling back, the better way is tried again. */
+/** The time after which a better transport is tried again. */
 const BETTER_MS = 60_000;
 const FOLLOW_MAX = 200;
 
@@ -137,7 +137,7 @@ export class Live extends EventTarget {
         watch.alive();
         this.#hear(JSON.parse(data));
       };
-      // It would come back by itself, but only this way, and all at the same moment.
+      // EventSource would reconnect itself, but only with this transport, and all clients at the same moment.
       stream.onerror = () => end(false);
     });
   }
@@ -186,7 +186,7 @@ export class Live extends EventTarget {
       this.dispatchEvent(new CustomEvent("news", { detail: news }));
       this.dispatchEvent(new CustomEvent(news.kind, { detail: news }));
     }
-    // Only now: who is cut off in the middle is told again.
+    // Only after the whole frame: an interrupted frame is sent again.
     if (frame.seq !== null) this.seq = frame.seq;
   }
 
@@ -229,7 +229,7 @@ export class Live extends EventTarget {
   }
 }
 
-/** A line that says nothing, not even that it is there, is none. */
+/** A connection without any frame, not even a heartbeat, is broken. */
 class Watchdog {
   /** @param {() => void} bark */
   constructor(bark) {

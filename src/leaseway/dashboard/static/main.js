@@ -1,4 +1,4 @@
-/** key ─► session ─► shell ─► pages, and the news that reach all of them. */
+/** key ─► session ─► shell ─► pages, and the live events for all of them. */
 
 import { doorbell, said, whoAmI } from "./lib/api.js";
 import { fill, find, h } from "./lib/dom.js";
@@ -16,12 +16,12 @@ async function begin() {
     await (caller ? enter() : ask());
   } catch (error) {
     const again = h("button", { type: "button", on: { click: begin } }, "Try again");
-    fill(app, h("main", { id: "main" }, problemBox("The service does not answer", said(error), again)));
+    fill(app, h("main", { id: "main" }, problemBox("The service does not respond", said(error), again)));
   }
 }
 
 async function enter() {
-  // A session that ended has taken the news along: with the next one, everything begins anew, at the same address.
+  // The stream ended with the session: the next session starts again at the same URL.
   if (hasEntered) return location.reload();
   hasEntered = true;
   shown = "shell";
@@ -36,11 +36,11 @@ async function ask() {
   find("#key", app)?.focus();
 }
 
-// Addresses are in the #, so the way to the content is no address.
+// The URL fragment is used by the router, so the skip link must not change it.
 find(".skip").addEventListener("click", (/** @type {Event} */ event) => {
   event.preventDefault();
   find("#main")?.focus();
 });
-// The session ended while we were at work: what was open is opened again after the key.
+// The session ended: the same page is opened again after the login.
 doorbell.addEventListener("login", ask);
 begin();

@@ -1,4 +1,4 @@
-/** The frame: menu, mark of being live, theme, who we are. */
+/** The frame of all pages: menu, live indicator, theme, session. */
 
 import { logOut, may, me } from "./lib/api.js";
 import { attribute, fill, find, h, text } from "./lib/dom.js";
@@ -35,14 +35,14 @@ const MENU = [
 /** @type {Record<string, [string, string]>} */
 const WAYS = {
   "": ["connecting", "Connecting to the service"],
-  live: ["live", "Changes arrive as they happen (WebSocket)"],
-  stream: ["live", "Changes arrive as they happen (event stream; no WebSocket from here)"],
-  polling: ["polling", "Changes are asked for every few seconds; no stream reaches this browser"],
-  offline: ["offline", "The service does not answer; what you see may be old"],
+  live: ["live", "Live updates over WebSocket"],
+  stream: ["live", "Live updates over an event stream; WebSockets are blocked"],
+  polling: ["polling", "Polling every few seconds; streams are blocked"],
+  offline: ["offline", "The service does not respond; the data may be outdated"],
 };
 /** @type {Record<string, string>} */
-const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
-/** What only operators may ask for. */
+const THEMES = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+/** Pages that only operators may see. */
 const OPERATORS = ["/limits", "/budgets", "/workers"];
 let listens = false;
 
@@ -148,7 +148,7 @@ export class Shell {
       attribute(entry, "aria-current", isHere ? "page" : null);
       if (isHere) entry.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
-    // Whoever cannot see that the page is another one hears its heading; the first page is read out by itself.
+    // Screen readers announce the heading of a new page; they read the first page without help.
     if (this.hasMoved) requestAnimationFrame(() => find("h1", this.outlet)?.focus({ preventScroll: true }));
     this.hasMoved = true;
   }

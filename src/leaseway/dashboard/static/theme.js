@@ -1,9 +1,9 @@
-// Before the first paint, so that nobody who works in the dark sees a white flash.
+// Before the first paint, so that a dark theme does not start with a white flash.
 (() => {
   try {
     const theme = localStorage.getItem("leaseway.theme");
     if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   } catch {
-    // Without storage, the system's choice holds.
+    // Without storage, the system's theme applies.
   }
 })();

@@ -1,4 +1,4 @@
-/** A budget's window as a burn-down: what is left, against an even pace, and where it leads. */
+/** A burn-down chart of a budget's window: the remaining amount, an even pace, and the projection. */
 
 import { attribute, fill, svg } from "../lib/dom.js";
 import { money, ms, percent } from "../lib/format.js";
@@ -10,7 +10,7 @@ const ENDLESS_MS = 40 * 366 * 86_400_000;
 
 /** @typedef {Record<"name" | "window" | "limit" | "spent" | "held" | "left" | "start" | "end", string>} Account */
 /**
- * `through`: share of the window that is over; `lasts`: share of the window at which nothing is left, at this pace.
+ * `through`: the elapsed share of the window; `lasts`: the share of the window after which nothing is left at this pace.
  * @typedef {{limit: number, spent: number, held: number, left: number, through: number, lasts: number | null,
  *   unit: string, isEndless: boolean}} Pace
  */
@@ -20,7 +20,7 @@ export function paceOf(account, unit, now) {
   const [limit, spent, held] = [account.limit, account.spent, account.held].map(Number);
   const [start, end] = [ms(account.start), ms(account.end)];
   const isEndless = !(end - start < ENDLESS_MS);
-  // Without an end there is no pace: what is used stands for the way that was gone.
+  // Without an end there is no pace: the used amount takes the place of the elapsed time.
   const used = spent + held;
   const through = isEndless
     ? Math.min(1, used / (limit || 1))
@@ -38,8 +38,8 @@ export function outlook(pace) {
       tone: pace.left < pace.limit * 0.1 ? "warn" : "good",
     };
   if (pace.lasts == null) return { words: "nothing spent yet", tone: "good" };
-  // In the first moments of a window, a single call looks like a flood.
-  if (pace.through < 0.02 && pace.left > pace.limit * 0.5) return { words: "the window has just begun", tone: "good" };
+  // At the start of a window, a single call would look like a very high pace.
+  if (pace.through < 0.02 && pace.left > pace.limit * 0.5) return { words: "the window has just started", tone: "good" };
   if (pace.lasts >= 1) return { words: `lasts; about ${percent(1 - 1 / pace.lasts)} will be left`, tone: "good" };
   return { words: `at this pace used up after ${percent(pace.lasts)} of the window`, tone: "warn" };
 }

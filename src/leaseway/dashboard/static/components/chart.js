@@ -1,11 +1,11 @@
-/** Lines over the last minutes, drawn by hand: a quiet grid, one colour per line, and what the pointer is at. */
+/** A line chart of the last minutes: a grid, one colour per line, and the values at the pointer. */
 
 import { fill, h, svg } from "../lib/dom.js";
 import { figure, span } from "../lib/format.js";
 import { BOTTOM, HEIGHT, LEFT, RIGHT, scaleOf, stepOf, TOP } from "./scale.js";
 
 const NARROW = 420;
-/** A gap in the news is a gap in the line. */
+/** A gap in the updates is a gap in the line. */
 const GAP_MS = 15_000;
 
 /** @typedef {import("./scale.js").Point} Point */

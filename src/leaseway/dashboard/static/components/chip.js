@@ -1,4 +1,4 @@
-/** A state in a word and a colour; the word alone is enough. */
+/** A state as a word and a colour; the word alone is sufficient. */
 
 import { attribute, h, text } from "../lib/dom.js";
 

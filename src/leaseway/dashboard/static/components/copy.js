@@ -1,4 +1,4 @@
-/** Text to take along: a command, an id, a payload. */
+/** Text with a copy button: a command, an id, a payload. */
 
 import { h, text } from "../lib/dom.js";
 import { icon } from "./icons.js";

@@ -1,9 +1,9 @@
-/** Questions before something changes. The browser's own dialog keeps the focus inside and closes by Esc. */
+/** Confirmation and forms. The browser's own dialog keeps the focus inside and closes with Esc. */
 
 import { ApiProblem, said } from "../lib/api.js";
 import { attribute, fill, h, newId, text } from "../lib/dom.js";
 
-/** A button beside one that cancels a job must not say Cancel. */
+/** A button beside one that cancels a job must not be labelled Cancel. */
 const KEEP = "Keep it as it is";
 
 /** @typedef {{name: string, label: string, value?: string | number | null, hint?: string, type?: string,
@@ -21,7 +21,7 @@ export async function confirmed({ title, text: words, facts, action, keep = KEEP
 }
 
 /**
- * Asks for values, does `submit` with them, and closes when that went well; a refusal is shown where it belongs.
+ * Asks for values, calls `submit` with them, and closes on success; errors are shown beside their fields.
  * @param {{title: string, text?: any, fields: Field[], action: string, keep?: string, danger?: boolean,
  *   submit: (values: Record<string, string>) => Promise<any>}} form
  * @returns {Promise<any>} what submit gave; null: they thought better of it
@@ -58,7 +58,7 @@ function asked({ title, body, action, keep, danger, submit }) {
       go.disabled = true;
       try {
         result = await submit(Object.fromEntries(new FormData(form)));
-        if (result !== null) dialog.close(); // null: they want to think about it, with all that they wrote
+        if (result !== null) dialog.close(); // null: the user went back; the form keeps its values
       } catch (error) {
         show(form, trouble, error);
       } finally {
@@ -132,7 +132,7 @@ function blame(input, words) {
 }
 
 /**
- * A problem names fields by pointers: those that stand in the form get it, the rest is said below.
+ * A problem refers to fields by pointers: errors of fields in the form are shown there, others below.
  * @param {HTMLFormElement} form
  * @param {HTMLElement} trouble
  * @param {unknown} error

@@ -1,4 +1,4 @@
-/** Nothing there: said as what to do next, with the command to copy. */
+/** An empty state: says what to do next, with a command to copy. */
 
 import { h } from "../lib/dom.js";
 import { icon } from "./icons.js";

@@ -1,4 +1,4 @@
-/** A large number with its unit, which is smaller: 1,675 jobs, 8.34/s, 1 min 40 s. */
+/** A large number with a smaller unit: 1,675 jobs, 8.34/s, 1 min 40 s. */
 
 import { fill, h } from "../lib/dom.js";
 

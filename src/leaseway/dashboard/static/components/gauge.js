@@ -1,4 +1,4 @@
-/** How much of a window is used: an arc that fills, and the words beside it. */
+/** How much of a limit is in use: an arc with text beside it. */
 
 import { attribute, h, svg, text } from "../lib/dom.js";
 import { percent } from "../lib/format.js";

@@ -1,4 +1,4 @@
-/** Small drawings on a grid of 16, one stroke wide, in the colour of the text beside them. */
+/** Icons on a grid of 16, drawn with one stroke in the colour of the text beside them. */
 
 import { svg } from "../lib/dom.js";
 

@@ -1,11 +1,11 @@
-/** A value as it was stored: indented, to be copied, and not longer than one can read unless asked for. */
+/** A stored value: indented, with a copy button, shortened until the user asks for all of it. */
 
 import { fill, h } from "../lib/dom.js";
 import { bytes, whole } from "../lib/format.js";
 import { copyButton } from "./copy.js";
 
 const SHOWN_MAX = 6_000;
-/** Names, texts, numbers and the three words; what is between them stays as it is. */
+/** Names, strings, numbers and literals; everything between them is unchanged. */
 const PARTS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
 /** @param {any} value @param {string} what said to those that copy it */

@@ -1,7 +1,7 @@
 /** The outline of the land, and the middle of each country: Natural Earth 1:110m (naturalearthdata.com), public domain,
  * simplified. Antarctica and the smallest islands are left out. */
 
-/** Of LAND’s numbers, so many are one degree; they grow to the east and to the south. */
+/** How many units of LAND are one degree; they increase to the east and to the south. */
 export const PER_DEGREE = 5;
 
 /** Longitude and latitude, by the country’s two letters. @type {Map<string, [number, number]>} */
@@ -28,7 +28,7 @@ UY-56,-33 UZ63,42 VE-66,7 VN106,17 VU167,-15 YE48,16 ZA25,-29 ZM28,-13 ZW30,-19`
     }),
 );
 
-/** As the path of an SVG. What crosses the antimeridian is there twice, once at each edge. */
+/** As an SVG path. Shapes that cross the antimeridian appear twice, once at each edge. */
 export const LAND = [
   "M-339 269l7 3 7 1-3 3-4 0-3-2-1 3-5 1-5-1-4-1-5-1-11-5-7-6 4 1 7 4 6 1 3-2 2-3 4-2 4 0zM-293 255l4 3-1 2-7 1-2",
   "-2-4 2-3-2 6-3 4 2zM351 249l-7 0 0-3 1-3 3 2 5 0zM727 204l5 2 6-2 3 0 1 6-2 2 0 4-2-1-4 3-4 0-3-5-1-3-2-4 0-2z",

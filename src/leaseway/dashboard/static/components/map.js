@@ -1,7 +1,7 @@
-/** The world, with rows as points on it, and areas or marks for those who work there.
+/** A world map with rows as points, and areas or marks for shards.
  *
- * Degrees are drawn as they are, a little narrower than high, so that a box on the globe is a box on the screen. Land and
- * areas are a drawing that styles colour; points are many, and are painted.
+ * Degrees are drawn linearly, a little narrower than high, so that a box on the globe is a box on the screen. Land and
+ * areas are SVG, coloured by style sheets; points are many and are painted on a canvas.
  */
 
 import { attribute, fill, h, keyed, svg } from "../lib/dom.js";
@@ -58,13 +58,13 @@ class WorldMap extends HTMLElement {
     fill(this, svg("svg", { viewBox: size, preserveAspectRatio: "none" }, lines, land, this.#areas), this.#canvas);
   }
 
-  // -- telling --------------------------------------------------------------------------------------------------------
+  // -- input ----------------------------------------------------------------------------------------------------------
 
   get count() {
     return this.#points.size;
   }
 
-  /** Rows at places: [longitude, latitude, count]. Counts of one place are added.
+  /** Rows at points: [longitude, latitude, count]. Counts of the same point are added up.
    * @param {[number, number, number][]} items @param {[number, number, number][]} others @param {number} degrees
    * @param {boolean} isNews whether they have just arrived */
   add(items, others, degrees, isNews) {
@@ -139,7 +139,7 @@ class WorldMap extends HTMLElement {
     const style = getComputedStyle(this.#canvas);
     ink.clearRect(0, 0, this.#canvas.width, this.#canvas.height);
     const side = this.#side();
-    // Those that were there before lie below those that have come.
+    // Earlier points are drawn below new ones.
     ink.fillStyle = style.outlineColor;
     for (const { at, count, others } of this.#points.values()) {
       if (count || !others) continue;
@@ -171,7 +171,7 @@ class WorldMap extends HTMLElement {
     ink.globalAlpha = 1;
   }
 
-  /** Of one point, in pixels of the canvas: as large as its cell, and large enough to be seen. */
+  /** The size of a point in pixels of the canvas: as large as its cell, and large enough to be visible. */
   #side() {
     return Math.max((this.#canvas.width / 360) * this.#degrees * 1.15, 1.6 * Math.min(devicePixelRatio || 1, 2));
   }

@@ -1,4 +1,4 @@
-/** A line above the page while the service does not answer: what is shown is old, and since when. */
+/** A notice above the page while the service does not respond: how old the data is. */
 
 import { ApiProblem, said } from "../lib/api.js";
 import { h, text } from "../lib/dom.js";
@@ -26,7 +26,7 @@ export function notice() {
 
 /** @param {unknown} error @param {string} answeredAt */
 function wordsOf(error, answeredAt) {
-  const what = error instanceof ApiProblem && error.status === 0 ? "The service does not answer." : said(error);
-  const since = answeredAt ? ` What you see is from ${moment(answeredAt)}.` : "";
-  return `${what}${since} This page asks again by itself.`;
+  const what = error instanceof ApiProblem && error.status === 0 ? "The service does not respond." : said(error);
+  const since = answeredAt ? ` The data shown is from ${moment(answeredAt)}.` : "";
+  return `${what}${since} The page retries automatically.`;
 }

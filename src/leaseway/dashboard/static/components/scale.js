@@ -1,13 +1,13 @@
-/** Where things stand in a chart: time goes to the right, the top is a round number. */
+/** The scale of a chart: time runs to the right, the top is a round number. */
 
 export const HEIGHT = 132;
 export const LEFT = 44;
 export const RIGHT = 8;
 export const TOP = 8;
 export const BOTTOM = 20;
-/** A chart shows the shortest of these that holds what was seen: who has just come finds no empty minutes. */
+/** A chart shows the shortest of these that contains all points, so that a new page has no empty minutes. */
 const LOOKS = [60, 120, 300];
-/** Latencies are drawn by orders of size, those of a clock: a minute must not make a tenth of a second invisible. */
+/** Latencies have a logarithmic scale with clock units: a minute must not make a tenth of a second invisible. */
 export const CLOCK = [0.001, 0.01, 0.1, 1, 10, 60, 600, 3_600, 36_000, 360_000, 3_600_000];
 const STEPS = 2;
 const MARKS_MAX = 5;
@@ -15,7 +15,7 @@ const MARKS_MAX = 5;
 /** @typedef {{at: number, value: number}} Point */
 /** @typedef {{name: string, tone: string, points: Point[], area?: boolean}} Line */
 /**
- * `say`: a value in words; `mark`: shorter, for the axis; `orders`: the axis goes by these; `none`: instead of lines.
+ * `say`: a value as text; `mark`: a shorter text for the axis; `orders`: the axis marks; `none`: text in place of lines.
  * @typedef {{lines: Line[], now: number, seconds: number, say?: (value: number) => string, none?: string,
  *   mark?: (value: number) => string, orders?: number[]}} Drawing
  */
@@ -55,7 +55,7 @@ function byOrders(values, orders) {
 }
 
 /**
- * Where a value stands among the orders: 1.5 is half-way between the second and the third.
+ * The position of a value among the axis marks: 1.5 is half-way between the second and the third.
  * @param {number} value
  * @param {number[]} orders
  */

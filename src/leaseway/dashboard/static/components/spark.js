@@ -1,4 +1,4 @@
-/** A line without words, beside a number. */
+/** A sparkline beside a number. */
 
 import { fill, h, svg } from "../lib/dom.js";
 

@@ -1,4 +1,4 @@
-/** A table that is told its items again and again, and touches only the rows that changed. */
+/** A table that is given its items repeatedly and updates only the rows that changed. */
 
 import { fill, h, keyed } from "../lib/dom.js";
 
@@ -9,7 +9,7 @@ const FOCUSABLE = "a, button, input";
  * @typedef {{label: string, cell: (item: T) => any, class?: string, number?: (item: T) => number,
  *   quiet?: boolean}} Column
  * `class`: num (right), name (the row's own name), tight (as narrow as can be), full (its own line on a phone),
- * spare (not on a phone). `number`: zeros are greyed. `quiet`: the label is only read out.
+ * spare (not on a phone). `number`: zeros are greyed. `quiet`: the label is for screen readers only.
  */
 
 /**
@@ -82,7 +82,7 @@ class Rows {
       row,
       this.how.columns.map((/** @type {Column<any>} */ column) => cellOf(column, item)),
     );
-    // Whoever stands on a link in this row stays there, although it was drawn anew.
+    // The focus stays on a link of this row although the row is rendered again.
     if (at >= 0) /** @type {any} */ (row.querySelectorAll(FOCUSABLE)[at])?.focus();
   }
 }

@@ -1,4 +1,4 @@
-/** What happened, in its order, with the time between one thing and the next. */
+/** Events in order, with the time between them. */
 
 import { h } from "../lib/dom.js";
 import { fully, moment, ms, span } from "../lib/format.js";

@@ -1,4 +1,4 @@
-/** Times that go on by themselves: `until(iso)` counts down, `since(iso)` counts up. */
+/** Times that update themselves: `until(iso)` counts down, `since(iso)` counts up. */
 
 import { ago, fully, ms, span } from "../lib/format.js";
 import { h, text } from "../lib/dom.js";

@@ -1,4 +1,4 @@
-/** What was done, or was not: said at the edge, read out, gone after a while. */
+/** A short message at the edge: announced to screen readers, removed after a while. */
 
 import { said } from "../lib/api.js";
 import { find, h } from "../lib/dom.js";

@@ -1,4 +1,4 @@
-/** What the service is asked, and how its problems come back. The key is never here: the browser keeps a cookie. */
+/** Requests to the service, and its errors. The API key is never stored here: the browser has a session cookie. */
 
 const BASE = "/v1";
 const SECONDS_MAX = 15;
@@ -6,11 +6,11 @@ const SECONDS_MAX = 15;
 /** @typedef {{signal?: AbortSignal, headers?: Record<string, string>}} Options */
 /** @typedef {Record<string, string | number | boolean | null | undefined>} Query */
 
-/** RFC 9457, as the service answers: `code` is stable, `message` is for people. */
+/** An RFC 9457 problem of the service: `code` is stable, `message` is for people. */
 export class ApiProblem extends Error {
   /** @param {number} status @param {any} body @param {Headers} [headers] */
   constructor(status, body, headers) {
-    super(body?.detail ?? `The service answered ${status}.`);
+    super(body?.detail ?? `The service returned status ${status}.`);
     this.status = status;
     this.code = body?.code ?? "failed";
     this.title = body?.title ?? "Problem";
@@ -22,10 +22,10 @@ export class ApiProblem extends Error {
   }
 }
 
-/** "login" is told when the service does not know us (any more). */
+/** Dispatches "login" when the session is missing or has ended. */
 export const doorbell = new EventTarget();
 
-/** The service's clock minus ours, where it is worth speaking of: answers tell their time in whole seconds. */
+/** The difference between the service's clock and the browser's, if it is significant: responses have whole seconds. */
 export const clock = { aheadMs: 0 };
 const AHEAD_MS_MIN = 2_000;
 
@@ -83,7 +83,7 @@ async function fetched(url, init) {
     return await fetch(url, init);
   } catch (error) {
     if (/** @type {any} */ (error).name === "AbortError") throw error;
-    throw new ApiProblem(0, { code: "unreachable", title: "No answer", detail: "The service does not answer." });
+    throw new ApiProblem(0, { code: "unreachable", title: "No response", detail: "The service does not respond." });
   }
 }
 
@@ -112,7 +112,7 @@ async function bodyOf(response) {
   }
 }
 
-/** Who we are; null: nobody, and a key is needed. A service without authentication knows everybody. */
+/** The caller's identity; null: a key is needed. A service without authentication needs none. */
 export async function whoAmI() {
   try {
     session = await api.get("/session");

@@ -1,11 +1,11 @@
-/** Elements are made here, from parts and never from a text with tags: what a payload says stays text. */
+/** Creates elements from parts and never from markup: the contents of a payload stay text. */
 
 /** Lists of children may be nested. @typedef {Node | string | number | null | undefined | false | any[]} Child */
 /** @typedef {{class?: string, on?: Record<string, (event: any) => void>, data?: Record<string, string|number>,
  *   vars?: Record<string, string|number>, [name: string]: any}} Props */
 
 const SVG = "http://www.w3.org/2000/svg";
-/** Attributes of the page's first state only; what people change afterwards is a property. */
+/** Attributes only set the initial state; what the user changes afterwards is a property. */
 const PROPERTIES = new Set(["value", "checked", "selected", "indeterminate", "disabled", "hidden", "open"]);
 
 /**
@@ -93,7 +93,7 @@ export function text(element, value) {
 }
 
 /**
- * The children of `parent` are the items, in their order: kept by key, made when new, told when changed.
+ * Makes the children of `parent` match the items, in order: kept by key, created if new, updated if changed.
  * @template T
  * @param {Element} parent
  * @param {T[]} items
@@ -121,7 +121,7 @@ export function keyed(parent, items, keyOf, make, update) {
   /** @type {any} */ (parent).__keyed = next;
 }
 
-/** An id for aria-labelledby and the like, new each time. */
+/** A new id for aria-labelledby and similar attributes. */
 let ids = 0;
 export function newId(prefix = "id") {
   ids += 1;

@@ -1,4 +1,4 @@
-/** Numbers, spans and instants as people read them: always with their unit, never wider than they must be. */
+/** Formats numbers, durations and times: always with their unit, and as short as possible. */
 
 const LOCALE = "en-US";
 const WHOLE = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 0 });
@@ -98,7 +98,7 @@ export function windowName(seconds) {
 }
 
 /**
- * An amount is a text because it is exact: "12.5" and "usd" are $12.50.
+ * Amounts are text because they are exact: "12.5" and "usd" become $12.50.
  * @param {string|number|null|undefined} amount
  * @param {string} unit
  */

@@ -1,4 +1,4 @@
-/** The keyboard: everything that the mouse can do, and some of it faster. */
+/** Keyboard shortcuts. */
 
 import { find, h } from "./dom.js";
 import { go } from "./router.js";
@@ -56,7 +56,7 @@ function search() {
 }
 
 /**
- * From row to row; the arrows scroll the page as long as no row has the focus.
+ * Moves from row to row; the arrow keys scroll the page while no row has the focus.
  * @param {number} by
  * @param {string} key
  */
@@ -90,8 +90,8 @@ const EVERYWHERE = [
   ["j  k", "Next and previous row"],
   ["Enter", "Open the row"],
   ["Esc", "Close, or leave a field"],
-  ["t", "Light, dark, or as the system"],
-  ["?", "These keys"],
+  ["t", "Light, dark or system theme"],
+  ["?", "Show these shortcuts"],
 ];
 
 /** @param {string} title @param {string[][]} keys */

@@ -1,4 +1,4 @@
-/** What all pages share. A page is a custom element; the router makes it, and takes it away when people go on.
+/** The base class of pages. A page is a custom element; the router creates and removes it.
  *
  *     export default class extends Page {
  *       static title = "Limits";
@@ -15,11 +15,11 @@ export class Page extends HTMLElement {
   static title = "";
   /** Of the path: /jobs/:id gives {id}. @type {Record<string, string>} */
   params = {};
-  /** What stands behind the ? of the address. */
+  /** The query of the URL. */
   query = new URLSearchParams();
   #leaving = new AbortController();
 
-  /** Aborted when people leave the page: hand it to requests and listeners. */
+  /** Aborted when the user leaves the page: pass it to requests and event listeners. */
   get signal() {
     return this.#leaving.signal;
   }
@@ -50,7 +50,7 @@ export class Page extends HTMLElement {
     fill(
       this,
       this.heading(/** @type {any} */ (this.constructor).title),
-      problemBox("This page cannot be shown now", said(error)),
+      problemBox("This page cannot be shown", said(error)),
     );
   }
 
@@ -66,7 +66,7 @@ export class Page extends HTMLElement {
   }
 
   /**
-   * Now and every so often, while somebody looks: a hidden tab asks nothing.
+   * Calls `work` now and periodically, while the page is visible: a hidden tab sends no requests.
    * @param {number} seconds
    * @param {() => any} step
    */
@@ -83,7 +83,7 @@ export class Page extends HTMLElement {
   }
 
   /**
-   * A turn of `every` went wrong: the next one may not. That nobody answers is said above the page.
+   * A call of `every` failed; the next one may succeed. A notice above the page reports that the service does not respond.
    * @param {unknown} error
    */
   stumble(error) {

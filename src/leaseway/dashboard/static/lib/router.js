@@ -1,4 +1,4 @@
-/** Addresses are #/jobs/…: the service serves one page, and any address can be sent to a colleague. */
+/** URLs are #/jobs/…: the service serves one page, and every URL can be shared. */
 
 import { queryOf } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -83,7 +83,7 @@ export class Router {
     const turn = (this.#turn += 1);
     const found = match(path);
     const page = await (found ? made(found.route.page) : unknown(path));
-    if (turn !== this.#turn) return; // they went on while it was loaded
+    if (turn !== this.#turn) return; // the user left while the page was loading
     this.#shown = path;
     Object.assign(page, { params: found?.params ?? {}, query });
     fill(this.outlet, page);
@@ -91,7 +91,7 @@ export class Router {
     this.moved(found?.route ?? null, page.constructor.title ?? "");
   }
 
-  /** The same page, from the beginning. */
+  /** Opens the same page again. */
   again() {
     this.#shown = "";
     return this.show();
@@ -106,7 +106,7 @@ async function made(name) {
     sessionStorage.removeItem(RELOADED);
     return document.createElement(tag);
   } catch (error) {
-    // The service was renewed and has other files now: the page must be loaded again, but only once.
+    // The service was upgraded and has other files: reload the page, but only once.
     if (!sessionStorage.getItem(RELOADED)) {
       sessionStorage.setItem(RELOADED, "1");
       location.reload();
@@ -114,12 +114,12 @@ async function made(name) {
     console.warn(error);
     return h(
       "div.page",
-      problemBox("This page cannot be loaded", "The service may have been renewed. Load the page again."),
+      problemBox("This page cannot be loaded", "The service may have been upgraded. Reload the page."),
     );
   }
 }
 
 /** @param {string} path */
 async function unknown(path) {
-  return h("div.page", problemBox("There is no such page", `Nothing is at ${path}. The menu leads to what there is.`));
+  return h("div.page", problemBox("There is no such page", `There is no page at ${path}. Use the menu.`));
 }

@@ -1,8 +1,8 @@
-/** What was seen, by time, for so long and no longer. */
+/** Time series with a maximum age. */
 
-/** However often something is seen, a chart has a point a second. */
+/** A chart has one point per second, however frequent the updates are. */
 const STEP_MS = 950;
-/** A speed over less than this is chance. */
+/** A rate over a shorter time is not meaningful. */
 const LEAST_MS = 2_000;
 
 export class Series {
@@ -39,7 +39,7 @@ export class Series {
   }
 }
 
-/** A counter that only grows ─► how fast it does. A smaller value is another count, not a step back. */
+/** A counter ─► its rate. A smaller value means that the counter was restarted. */
 export class Speed extends Series {
   /** @type {{at: number, count: number}[]} */
   #counts = [];
@@ -61,7 +61,7 @@ export class Speed extends Series {
   }
 }
 
-/** Single measurements ─► their middle and their worst, by steps of time. */
+/** Single measurements ─► their median and 95th percentile, per time step. */
 export class Spread {
   /** @type {{at: number, value: number}[]} */
   #seen = [];

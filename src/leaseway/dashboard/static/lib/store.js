@@ -1,8 +1,8 @@
-/** How things are, as far as this browser was told: pages read it and listen to it.
+/** The state that this browser has received: pages read it and listen to its events.
  *
- * News come by live.js, each saying how something is now: totals, a lane, job, limit, budget or import. What does not
- * come that way (why lanes wait, who works) is asked for now and then.
- * Pages hear: totals, lanes, limits, budgets, workers (all of them anew), job and import (one), way, and tick: every
+ * live.js delivers events with the state of totals, lanes, jobs, limits, budgets and imports. What is not part of the
+ * stream (why lanes wait, workers) is polled.
+ * Events for pages: totals, lanes, limits, budgets, workers (the whole list), job and import (one), way, and tick: every
  * second, for countdowns and charts.
  */
 
@@ -30,7 +30,7 @@ class World extends EventTarget {
   budgets = new Map();
   /** @type {any[] | null} */
   workers = null;
-  /** "live", "stream", "polling", "offline", or "" before the first news. */
+  /** "live", "stream", "polling", "offline", or "" before the first event. */
   way = "";
   /** Which lists were answered at least once. @type {Set<string>} */
   known = new Set();
@@ -41,7 +41,7 @@ class World extends EventTarget {
   ready = new Series(CHART_SECONDS);
   leased = new Series(CHART_SECONDS);
   #started = false;
-  /** Everything was told anew, and the lists have not been asked for since. */
+  /** There was a reset, and the lists were not requested since. */
   #isNew = true;
   /** @type {import("../live.js").Live | null} */
   #live = null;
@@ -81,7 +81,7 @@ class World extends EventTarget {
       live.start();
     } catch (error) {
       console.warn(error);
-      this.setWay("offline"); // asking now and then goes on
+      this.setWay("offline"); // polling continues
     }
   }
 
@@ -98,7 +98,7 @@ class World extends EventTarget {
     this.tell("way", way);
   }
 
-  // -- news -----------------------------------------------------------------------------------------------------------
+  // -- events ---------------------------------------------------------------------------------------------------------
 
   /** {kind: "lane", lane: {…}}, with `gone` if it is there no more. @param {Record<string, any>} news */
   hear({ kind, gone = false, ...rest }) {
@@ -132,9 +132,9 @@ class World extends EventTarget {
     for (const list of changed) this.tell(list);
   }
 
-  // -- questions ------------------------------------------------------------------------------------------------------
+  // -- polling --------------------------------------------------------------------------------------------------------
 
-  /** What is not told is asked for, while somebody looks. */
+  /** Polls what is not part of the stream, while the page is visible. */
   async #looking() {
     for (;;) {
       if (!document.hidden) await this.look();
@@ -148,13 +148,13 @@ class World extends EventTarget {
     if (asked.includes("budgets")) this.#isNew = false;
   }
 
-  /** Why lanes wait, and who works, is never told. What all share is for operators. */
+  /** Why lanes wait, and workers, are never part of the stream. Limits and budgets are for operators. */
   #questions() {
     if (!may("operate")) return ["lanes"];
     return this.isTold ? ["lanes", "workers"] : ["lanes", "workers", "limits", "budgets"];
   }
 
-  /** Whether limits and budgets come by themselves. After a cut, what is gone by now is not among the news. */
+  /** Whether the stream delivers limits and budgets. After a reset, removed ones are not part of it. */
   get isTold() {
     return this.way !== "" && this.way !== "offline" && !this.#isNew;
   }
@@ -208,7 +208,7 @@ class World extends EventTarget {
   #sample(now, totals) {
     this.ready.add(now, totals.ready);
     this.leased.add(now, totals.leased);
-    // On a stream, silence means that nothing changed. Between two questions it means nothing at all.
+    // On a stream, silence means that nothing changed; between two polls it means nothing.
     if (!STREAMS.includes(this.way)) return;
     this.done.saw(now, totals.done);
     this.failed.saw(now, totals.failed);

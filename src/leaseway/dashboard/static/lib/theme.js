@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it. */
+/** The theme: light, dark or system. */
 
 const NAME = "leaseway.theme";
 const ORDER = ["auto", "light", "dark"];
@@ -15,7 +15,7 @@ export function nextTheme() {
     if (next === "auto") localStorage.removeItem(NAME);
     else localStorage.setItem(NAME, next);
   } catch {
-    // It holds until the page is closed.
+    // Without storage, the choice applies until the page is closed.
   }
   return next;
 }

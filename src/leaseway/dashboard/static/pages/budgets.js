@@ -1,4 +1,4 @@
-/** Budgets: what may be spent in a calendar window, what is spent and held, and how long it lasts. */
+/** Budgets: limits per calendar window, spent and held amounts, and the projection. */
 
 import { api, at, may } from "../lib/api.js";
 import { fill, h, keyed, text } from "../lib/dom.js";
@@ -41,7 +41,7 @@ export default class Budgets extends Page {
     if (!world.known.has("budgets")) return;
     const budgets = [...world.budgets.values()].sort((one, other) => one.name.localeCompare(other.name));
     if (!budgets.length) {
-      const text = "Jobs that name a budget wait for it to be defined: by an app that declares it, here, or by";
+      const text = "Jobs that need a budget wait until it is defined: by an app that declares it, here, or with";
       return fill(this.box, h("div.card", empty({ title: "No budgets yet", text, command: FIRST, icon: "budgets" })));
     }
     if (!this.boards.isConnected) fill(this.box, this.boards);
@@ -83,7 +83,7 @@ export default class Budgets extends Page {
 
   /** @param {any} budget */
   async pause({ name, paused }) {
-    const words = "No call that it pays for starts until it is resumed. What is held is settled as usual.";
+    const words = "It grants no holds until it is resumed. Existing holds are settled as usual.";
     const done = await switchPause({ what: `budget ${name}`, isPaused: paused, words, path: at("budgets", name) });
     if (done) await world.ask("budgets");
   }
@@ -93,8 +93,8 @@ export default class Budgets extends Page {
     const done = await filledIn({
       title: budget ? `Change budget ${budget.name}` : "New budget",
       text: budget
-        ? "It holds for the window that is under way, too."
-        : "Jobs that name it start as soon as it has room.",
+        ? "The change also applies to the current window."
+        : "Jobs that need it start as soon as it has room.",
       fields: fieldsOf(budget),
       action: budget ? "Review" : "Create",
       keep: budget ? "Keep it as it is" : "Not now",
@@ -115,7 +115,7 @@ export default class Budgets extends Page {
 
   /** @param {string} name */
   async drop(name) {
-    const words = "Its windows and their journal are forgotten, too. Jobs that name it wait until it is defined again.";
+    const words = "Its windows and its journal are deleted as well. Jobs that need it wait until it is defined again.";
     const question = { title: `Remove budget ${name}?`, text: words, action: "Remove", keep: "Keep it", danger: true };
     if (!(await confirmed(question))) return;
     try {

@@ -1,4 +1,4 @@
-/** Dead letters: jobs that failed for good, by what went wrong, to be tried again or thrown away together. */
+/** Dead letters: failed jobs, grouped by error, to be retried or discarded together. */
 
 import { may } from "../lib/api.js";
 import { fill, h } from "../lib/dom.js";
@@ -18,7 +18,7 @@ import { jobHref } from "../parts/jobs-table.js";
 useStyles(import.meta.url, "../styles/jobs.css");
 
 const LOOK_SECONDS = 20;
-/** However fast jobs fail, the page is read again at most so often. */
+/** The minimal time between two reads of the page, however fast jobs fail. */
 const CHANGED_SECONDS = 3;
 
 /** @typedef {import("../parts/dead-groups.js").Group} Group */
@@ -118,11 +118,11 @@ export default class Dead extends Page {
   told(read, groups) {
     const all = Math.max(read, world.totals?.failed ?? read);
     const which = this.isAll ? counted(read, "failed job") : `The newest ${whole(read)} of ${short(all, 1_000_000)} failed jobs`;
-    return `${which} in ${counted(groups, "group")}. They stay until somebody retries or discards them, or they are pruned.`;
+    return `${which} in ${counted(groups, "group")}. They stay until you retry or discard them, or until they are pruned.`;
   }
 
   nothing() {
-    const text = "A job that has used up its attempts is kept here with its errors. To see some, ask for those of an app of yours:";
+    const text = "A job that has used all its attempts is kept here with its errors. On the command line:";
     return empty({ title: "No dead letters", text, command: "leaseway jobs list --state failed", icon: "check" });
   }
 }

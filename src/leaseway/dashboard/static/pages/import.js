@@ -1,4 +1,4 @@
-/** One run of an import: where its rows arrive, how far it is, what went wrong. */
+/** One run of an import: map, progress and problems. */
 
 import { ApiProblem, api, at, may } from "../lib/api.js";
 import { fill, h } from "../lib/dom.js";
@@ -17,7 +17,7 @@ export default class ImportPage extends Page {
     fill(this, this.heading(source), h("div.card", waiting(5)));
     const progress = may("imports:read") ? await known(`/imports${at(source, "runs", run)}`, this.signal) : null;
     if (!progress) return new RunOfJobs(this).open();
-    // The map is some bytes more, and not every run has one.
+    // The map is loaded on demand, because not every run has one.
     const { ServedRun } = await import("../parts/import-served.js");
     return new ServedRun(this, await api.get(`/imports${at(source)}`, {}, { signal: this.signal })).open(progress);
   }

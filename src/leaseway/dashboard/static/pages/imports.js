@@ -1,4 +1,4 @@
-/** Imports: the runs of every source, how far each has come, how fast, and how long it will take. */
+/** Imports: the runs of every source with progress, pace and remaining time. */
 
 import { fill, h } from "../lib/dom.js";
 import { counted, percent, whole } from "../lib/format.js";
@@ -41,7 +41,7 @@ export default class Imports extends Page {
       { label: "Rows", class: "num", cell: (row) => whole(row.standing.rows), number: (row) => row.standing.rows },
       { label: "Pace", class: "num", cell: (row) => [paceOf(row.pace), limitsOf(row.source) && h("small.line.pace-limit", `requests: ${limitsOf(row.source)}`)] },
       { label: "Left", class: "num", cell: (row) => leftOf(row.standing) },
-      { label: "Began", class: "num spare", cell: (row) => since(row.standing.began) },
+      { label: "Started", class: "num spare", cell: (row) => since(row.standing.began) },
     ],
   });
 
@@ -56,7 +56,7 @@ export default class Imports extends Page {
   async look() {
     const known = await this.known.look(this.signal);
     const served = new Set(this.known.items.map((each) => each.source));
-    // Those whose specs are elsewhere are told by their jobs.
+    // Runs of imports that the service does not know are derived from their jobs.
     const others = sourcesIn().filter((source) => !served.has(source));
     const read = await Promise.all(others.map((source) => readRuns(source, this.signal)));
     const rows = read.flat().map((run) => {
@@ -78,15 +78,15 @@ export default class Imports extends Page {
     this.rows = rows;
     if (!rows.length && !this.knownCard.hidden) {
       fill(this.summary, "Nothing has been imported yet.");
-      return fill(this.box, empty({ title: "No runs yet", text: "Start an import above: it is cut into shards, each of them a job, and its rows appear on a map as they arrive.", icon: "imports" }));
+      return fill(this.box, empty({ title: "No runs yet", text: "Start an import above. It is split into shards, each shard is a job, and rows appear on a map as they arrive.", icon: "imports" }));
     }
     if (!rows.length) {
-      const text = "An import is cut into shards, each of them a job. Describe the source in a file, and run it on this service’s store. With leaseway serve --imports FOLDER it can be started from here:";
+      const text = "An import is split into shards, and each shard is a job. Describe the source in a file and run it on the service’s store. With leaseway serve --imports FOLDER you can start it from here:";
       fill(this.summary);
       return fill(this.box, empty({ title: "No imports yet", text, command: FIRST, icon: "imports" }));
     }
     const running = rows.filter((row) => row.standing.state === "running").length;
-    fill(this.summary, `${counted(rows.length, "run")} of ${counted(new Set(rows.map((row) => row.source)).size, "source")}; ${running ? `${whole(running)} under way` : "none is under way"}.`);
+    fill(this.summary, `${counted(rows.length, "run")} of ${counted(new Set(rows.map((row) => row.source)).size, "source")}; ${running ? `${whole(running)} under way` : "none is running"}.`);
     if (!this.table.isConnected) fill(this.box, this.table);
     this.table.show(rows);
   }

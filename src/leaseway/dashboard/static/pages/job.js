@@ -1,4 +1,4 @@
-/** One job: how it stands and why, what happened to it, what went wrong, what it was given and what it gave. */
+/** One job: state, explanation, timeline, errors, arguments and result. */
 
 import { ApiProblem, api, at, isLeft, may } from "../lib/api.js";
 import { fill, find, h, text } from "../lib/dom.js";
@@ -58,7 +58,7 @@ export default class JobPage extends Page {
     this.when("tick", () => this.tick());
   }
 
-  /** Many news in a moment are one question. */
+  /** Many events within a moment cause one request. */
   soon() {
     this.#soon ||= setTimeout(() => ((this.#soon = 0), this.look()), SOON_MS);
   }
@@ -91,7 +91,7 @@ export default class JobPage extends Page {
     fill(this, this.heading("Job"), h("div.card", problemBox("There is no such job", error.message, back)));
   }
 
-  // -- drawing --------------------------------------------------------------------------------------------------------
+  // -- rendering ------------------------------------------------------------------------------------------------------
 
   /** @param {any} job @param {any} why */
   draw(job, why) {
@@ -110,7 +110,7 @@ export default class JobPage extends Page {
 
   /** @param {any} job */
   build(job) {
-    const side = h("div.job-side", card("Life", {}, this.life), card("Facts", {}, this.facts));
+    const side = h("div.job-side", card("Timeline", {}, this.life), card("Facts", {}, this.facts));
     const body = h("div.job-body", card("Why", {}, this.why), this.errorCard, this.values.map(({ frame }) => frame));
     fill(this, this.head(job), h("div.job", body, side));
   }

@@ -1,4 +1,4 @@
-/** Jobs, the newest first: filtered, opened, and changed many at once. New ones come in at the top while people are there. */
+/** Jobs, newest first: filter, open, and change many at once. New jobs appear at the top. */
 
 import { api, isLeft, may, said } from "../lib/api.js";
 import { fill, find, h, text } from "../lib/dom.js";
@@ -16,7 +16,7 @@ import { jobsTable } from "../parts/jobs-table.js";
 useStyles(import.meta.url, "../styles/jobs.css");
 
 const ROWS = 50;
-/** So often is gone on for one page; then people decide. */
+/** How many search requests one page makes before it asks the user to continue. */
 const LOOKS_MAX = 500;
 const ARRIVED_MAX = 1_000;
 const LOOK_SECONDS = 3;
@@ -98,14 +98,14 @@ export default class Jobs extends Page {
     return this.cursors.length === 1;
   }
 
-  // -- asking ---------------------------------------------------------------------------------------------------------
+  // -- requests -------------------------------------------------------------------------------------------------------
 
-  /** The page as it is now, in place of what is shown. */
+  /** Replaces the shown page by its present contents. */
   async look() {
     const turn = (this.turn += 1);
     try {
       const answer = await this.ask();
-      if (turn !== this.turn) return; // they have chosen something else meanwhile
+      if (turn !== this.turn) return; // the user has changed the filter meanwhile
       this.jobs = answer.items;
       this.next = answer.next;
       this.isKnown = true;
@@ -154,7 +154,7 @@ export default class Jobs extends Page {
     if (!document.hidden && !this.isSeeking && Date.now() - this.lookedAt >= seconds * 1_000) this.compare();
   }
 
-  /** What was not told: asked for now and then. */
+  /** Polls for changes that the stream did not deliver. */
   async compare() {
     const turn = this.turn;
     try {
@@ -162,7 +162,7 @@ export default class Jobs extends Page {
       if (turn !== this.turn) return;
       this.isKnown = true;
       this.filters.saw(items);
-      const isWhole = !next || items.length >= ROWS; // else what lies further back is not among them
+      const isWhole = !next || items.length >= ROWS; // otherwise older jobs are missing
       if (isWhole && this.isQuiet()) [this.jobs, this.next] = [this.marked(items), next];
       else for (const job of items) this.hear(job);
       this.draw();
@@ -171,7 +171,7 @@ export default class Jobs extends Page {
     }
   }
 
-  // -- news -----------------------------------------------------------------------------------------------------------
+  // -- events ---------------------------------------------------------------------------------------------------------
 
   /** News say less than an answer does: what they leave out stays. @param {any} news */
   hear(news) {
@@ -191,7 +191,7 @@ export default class Jobs extends Page {
     return this.isFirst && this.isKnown && isWanted && isNewer && !job.gone && this.arrived.size < ARRIVED_MAX;
   }
 
-  /** Nobody reads further down, has chosen something, or stands on a row. */
+  /** The user has not scrolled down, selected jobs, or focused a row. */
   isQuiet() {
     const isOnRow = this.box.contains(document.activeElement) || this.box.matches(":hover");
     return this.isFirst && scrollY < TOP_PX && this.choice.isEmpty && !isOnRow;
@@ -201,7 +201,7 @@ export default class Jobs extends Page {
     const fresh = [...this.arrived.values()].sort((one, other) => (one.id < other.id ? 1 : -1));
     this.arrived.clear();
     const all = this.marked([...fresh, ...this.jobs]);
-    if (all.length > ROWS) this.lookedAt = 0; // where the next page begins is known after the next look
+    if (all.length > ROWS) this.lookedAt = 0; // the start of the next page is known after the next poll
     this.jobs = all.slice(0, ROWS);
     this.draw();
   }
@@ -222,9 +222,9 @@ export default class Jobs extends Page {
     setTimeout(() => rows.forEach((row) => row.classList.remove("fresh")), FRESH_MS);
   }
 
-  // -- drawing --------------------------------------------------------------------------------------------------------
+  // -- rendering ------------------------------------------------------------------------------------------------------
 
-  /** However many news come, once a frame. */
+  /** At most once per animation frame, however many events arrive. */
   drawSoon() {
     if (this.isDue) return;
     this.isDue = true;
@@ -243,12 +243,12 @@ export default class Jobs extends Page {
     this.foot.hidden = this.isFirst && !this.next;
     this.newer.disabled = this.isFirst;
     this.older.disabled = !this.next;
-    text(this.pageWords, this.isSeeking ? "Looking through older jobs …" : `Page ${this.cursors.length}`);
+    text(this.pageWords, this.isSeeking ? "Searching older jobs …" : `Page ${this.cursors.length}`);
     if (this.isKnown) this.drawRows();
     this.follow();
   }
 
-  /** News are a sample where much happens: of those that are shown and not finished, all are wanted. */
+  /** The stream may contain a sample only, so the shown unfinished jobs are followed. */
   follow() {
     const ids = this.jobs.filter((job) => !FINAL.includes(job.state)).map((job) => job.id);
     if (ids.join() === this.followed) return;
@@ -272,8 +272,8 @@ export default class Jobs extends Page {
   nothing() {
     if (Object.keys(this.filters.chosen).length) {
       const clear = h("button", { type: "button", on: { click: () => this.filters.clear.click() } }, "Show all jobs");
-      return empty({ title: "No job matches", text: "Names are compared as a whole, with capitals as they are.", action: clear, icon: "search" });
+      return empty({ title: "No job matches", text: "Filters match whole names and are case-sensitive.", action: clear, icon: "search" });
     }
-    return empty({ title: "No jobs yet", text: "Submit one and watch it come in here:", command: submitting(), icon: "jobs" });
+    return empty({ title: "No jobs yet", text: "Submit a job and it appears here:", command: submitting(), icon: "jobs" });
   }
 }

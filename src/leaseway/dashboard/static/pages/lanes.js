@@ -1,4 +1,4 @@
-/** Lanes: jobs that share queue, tenant, limits and budget; what each of them waits for, and until when. */
+/** Lanes: jobs that share queue, tenant, limits and budget; what each lane waits for, and until when. */
 
 import { api, may } from "../lib/api.js";
 import { fill, h } from "../lib/dom.js";
@@ -26,7 +26,7 @@ export default class Lanes extends Page {
   pauses = [];
 
   open() {
-    fill(this, this.heading("Lanes"), this.summary, card("What waits, and what for", { flush: true }, this.box));
+    fill(this, this.heading("Lanes"), this.summary, card("What lanes wait for", { flush: true }, this.box));
     this.when("lanes", () => this.draw());
     this.draw();
     if (may("operate")) this.every(PAUSES_SECONDS, () => this.look());
@@ -56,11 +56,11 @@ export default class Lanes extends Page {
     fill(
       this.summary,
       lanes.length
-        ? `${counted(lanes.length, "lane")}; ${shut ? `${whole(shut)} with jobs that wait` : "none has to wait"}.`
+        ? `${counted(lanes.length, "lane")}; ${shut ? `${whole(shut)} with jobs that wait` : "none is waiting"}.`
         : "",
     );
     if (!lanes.length) {
-      const text = "A lane is made by its first job: everything with the same queue, tenant, limits and budget.";
+      const text = "A lane is created by its first job. It contains all jobs with the same queue, tenant, limits and budget.";
       return fill(this.box, empty({ title: "No lanes yet", text, command: WORK, icon: "lanes" }));
     }
     if (!this.table.isConnected) fill(this.box, this.table);
@@ -87,7 +87,7 @@ export default class Lanes extends Page {
       ["Queue", queue],
       ["Tenant", tenant ?? "all tenants"],
     ]);
-    const words = "None of its jobs starts until it is resumed. What runs goes on to its end.";
+    const words = "None of its jobs starts until it is resumed. Running jobs finish.";
     const given = { what: `queue ${queue}`, isPaused: !!pause, words, path: "/lanes", body: { queue, tenant }, facts };
     if (await switchPause(given)) await Promise.all([this.look(), world.ask("lanes")]);
   }
@@ -101,7 +101,7 @@ export default class Lanes extends Page {
     ]);
     const sure = await confirmed({
       title: "Retry the failed jobs of this lane?",
-      text: "Each starts again with all its attempts.",
+      text: "Each job starts again with all its attempts.",
       facts,
       action: `Retry ${counted(lane.failed, "job")}`,
       keep: lane.failed === 1 ? "Leave it" : "Leave them",
@@ -110,7 +110,7 @@ export default class Lanes extends Page {
     try {
       const filter = { states: ["failed"], queue: lane.queue, tenant: lane.tenant };
       const answer = await api.post("/jobs/retry", { filter, confirm: lane.failed });
-      toast(`${counted(answer.retried ?? lane.failed, "job")} will be tried again`);
+      toast(`${counted(answer.retried ?? lane.failed, "job")} will be retried`);
       await world.ask("lanes");
     } catch (error) {
       toastProblem(error, "Not retried");

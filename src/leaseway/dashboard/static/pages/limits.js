@@ -1,4 +1,4 @@
-/** Limits: what providers permit, how much of it is used, and changing it. */
+/** Limits: what providers permit, how much is in use, and how to change it. */
 
 import { api, at, may } from "../lib/api.js";
 import { fill, h, keyed, text } from "../lib/dom.js";
@@ -26,7 +26,7 @@ export default class Limits extends Page {
       h("button.primary", { type: "button", on: { click: () => this.edit(null) } }, icon("plus"), "New limit");
     const lead = h(
       "p.lead",
-      "A provider’s rate as the provider states it. All workers share it; no window ever gets more.",
+      "A provider’s rate as the provider states it. All workers share it, and no window exceeds it.",
     );
     fill(this, this.heading("Limits", add), lead, this.box);
     this.when("limits", () => this.draw());
@@ -40,7 +40,7 @@ export default class Limits extends Page {
       (one, other) => Number(isOfTenant(one)) - Number(isOfTenant(other)) || one.name.localeCompare(other.name),
     );
     if (!limits.length) {
-      const text = "Jobs that name a limit wait for it to be defined: by an app that declares it, here, or by";
+      const text = "Jobs that need a limit wait until it is defined: by an app that declares it, here, or with";
       return fill(this.box, h("div.card", empty({ title: "No limits yet", text, command: FIRST, icon: "limits" })));
     }
     if (!this.boards.isConnected) fill(this.box, this.boards);
@@ -87,7 +87,7 @@ export default class Limits extends Page {
 
   /** @param {any} limit */
   async pause({ name, paused }) {
-    const words = "No worker is granted a token of it until it is resumed. Calls that are under way go on.";
+    const words = "It grants no permits until it is resumed. Calls in flight finish.";
     const done = await switchPause({ what: `limit ${name}`, isPaused: paused, words, path: at("limits", name) });
     if (done) await world.ask("limits");
   }
@@ -97,8 +97,8 @@ export default class Limits extends Page {
     const done = await filledIn({
       title: limit ? `Change limit ${limit.name}` : "New limit",
       text: limit
-        ? "Workers follow within seconds; what is under way is not called back."
-        : "Jobs that name it start as soon as it grants.",
+        ? "Workers follow within seconds; calls in flight finish."
+        : "Jobs that need it start as soon as it grants permits.",
       fields: fieldsOf(limit),
       action: limit ? "Review" : "Create",
       keep: limit ? "Keep it as it is" : "Not now",
@@ -122,18 +122,18 @@ export default class Limits extends Page {
     const facts = /** @type {[string, any][]} */ ([
       ["Rates", fromTo(rateTexts(limit).join(", "), values.rates.trim())],
     ]);
-    const seats = [
-      limit.concurrency ? whole(limit.concurrency) : "any number",
-      values.concurrency.trim() || "any number",
+    const concurrency = [
+      limit.concurrency ? whole(limit.concurrency) : "unlimited",
+      values.concurrency.trim() || "unlimited",
     ];
-    if (seats[0] !== seats[1]) facts.push(["At once", fromTo(seats[0], seats[1])]);
+    if (concurrency[0] !== concurrency[1]) facts.push(["Concurrency", fromTo(concurrency[0], concurrency[1])]);
     const title = `Change limit ${limit.name} for all workers?`;
     return confirmed({ title, facts, action: "Change the limit", keep: "Back" });
   }
 
   /** @param {string} name */
   async drop(name) {
-    const words = "Jobs that name it will not start until it is defined again.";
+    const words = "Jobs that need it wait until it is defined again.";
     const question = { title: `Remove limit ${name}?`, text: words, action: "Remove", keep: "Keep it", danger: true };
     if (!(await confirmed(question))) return;
     try {
@@ -178,8 +178,8 @@ function pairsOf(limit) {
   const burst = windows.length ? Math.min(...windows.map((/** @type {any} */ each) => each.burst)) : null;
   const pace = limit.percent == null ? "–" : `${limit.percent} %`;
   return [
-    ["Most at once", whole(burst)],
-    ["Heaviest call", whole(limit.cost_max)],
+    ["Burst", whole(burst)],
+    ["Maximum cost of a call", whole(limit.cost_max)],
     ["Pace", pace],
   ];
 }

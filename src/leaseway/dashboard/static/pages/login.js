@@ -1,4 +1,4 @@
-/** A key ─► a session. The key goes to the service once, and is kept nowhere here. */
+/** API key ─► session. The key is sent to the service once and is not stored here. */
 
 import { logIn, said } from "../lib/api.js";
 import { h, text } from "../lib/dom.js";
@@ -41,7 +41,7 @@ function keyInput() {
   });
 }
 
-/** Password managers keep the key under a name. */
+/** Password managers store the key under a user name. */
 function userName() {
   return h("input", { type: "text", name: "username", autocomplete: "username", value: "leaseway", hidden: true });
 }
@@ -53,14 +53,14 @@ function head() {
 
 /** @param {HTMLInputElement} input */
 function field(input) {
-  const about = "It is exchanged for a session of this browser, and not kept.";
+  const about = "The key is exchanged for a browser session and is not stored.";
   return h("div.field", h("label", { for: "key" }, "Key"), input, h("span.hint", { id: "key-hint" }, about));
 }
 
 function hint() {
   return h(
     "div.login-hint",
-    h("p", "No key yet? On the machine of the service:"),
+    h("p", "No key yet? Run this on the service’s machine:"),
     copyable("leaseway keys create --role operator"),
   );
 }

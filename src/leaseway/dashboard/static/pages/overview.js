@@ -1,4 +1,4 @@
-/** Everything at a glance: how fast, how late, what waits and why, how much room and money is left, who works. */
+/** The overview: throughput, latency, waiting lanes, limits, budgets and workers. */
 
 import { may } from "../lib/api.js";
 import { fill, h } from "../lib/dom.js";
@@ -100,9 +100,9 @@ export default class Overview extends Page {
     const speeds = SPEED.map((line, at) => ({ ...line, points: seen[at], area: at === 0 }));
     const spreads = [world.latency.worst.points, world.latency.middle.points];
     const latencies = LATENCY.map((line, at) => ({ ...line, points: spreads[at] }));
-    // Both charts have the same minutes, so that what happened at once stands at the same place.
+    // Both charts have the same time axis, so that simultaneous changes are aligned.
     const seconds = lookOf([...speeds, ...latencies], now);
-    const none = "No job has finished since you are here";
+    const none = "No job has finished since you opened this page";
     this.speed.show({ lines: speeds, now, seconds, say: rate, mark: shortRate, none: "Counting the first jobs …" });
     this.latency.show({ lines: latencies, now, seconds, say: span, orders: CLOCK, none });
     this.tiles.show();
@@ -113,7 +113,7 @@ export default class Overview extends Page {
     if (!world.known.has("lanes")) return;
     const lanes = waitingFirst([...world.lanes.values()]);
     if (!lanes.length) {
-      const text = "A lane appears with its first job. Submit one and watch it:";
+      const text = "A lane appears with its first job. Submit one:";
       return fill(this.lanesBox, empty({ title: "No jobs yet", text, command: submitting(), icon: "lanes" }));
     }
     if (!this.lanes.isConnected) fill(this.lanesBox, this.lanes, this.lanesMore);

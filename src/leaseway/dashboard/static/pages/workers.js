@@ -1,4 +1,4 @@
-/** Workers: who holds leases now, how many, for what, and until when. */
+/** Workers: which ones hold leases, how many, for which jobs, and until when. */
 
 import { fill, h } from "../lib/dom.js";
 import { counted, whole } from "../lib/format.js";
@@ -29,7 +29,7 @@ export default class Workers extends Page {
         class: "spare share",
         cell: (worker) => meter(worker.leased / this.most, `Leases of ${worker.name}`, "leased"),
       },
-      { label: "Heard of", class: "num", cell: (worker) => since(worker.heard_at) },
+      { label: "Last seen", class: "num", cell: (worker) => since(worker.heard_at) },
       { label: "Next lease ends", class: "num", cell: (worker) => until(worker.until, { over: "now" }) },
       {
         label: "Overdue",
@@ -41,7 +41,7 @@ export default class Workers extends Page {
   });
 
   open() {
-    fill(this, this.heading("Workers"), this.summary, card("Who holds leases", { flush: true }, this.box));
+    fill(this, this.heading("Workers"), this.summary, card("Workers with leases", { flush: true }, this.box));
     this.when("workers", () => this.draw());
     this.draw();
     this.every(3, () => Promise.all([fleet.look(this.signal), world.ask("workers")]));
@@ -55,8 +55,8 @@ export default class Workers extends Page {
     fill(this.summary, workers.length ? told : "");
     if (!workers.length) {
       const text =
-        "A worker shows here as long as it holds a lease. Anything that reaches the store or this service can work:";
-      return fill(this.box, empty({ title: "Nobody works now", text, command: FIRST, icon: "workers" }));
+        "A worker is shown while it holds a lease. Every machine that reaches the store or this service can run workers:";
+      return fill(this.box, empty({ title: "No workers", text, command: FIRST, icon: "workers" }));
     }
     this.most = Math.max(1, ...workers.map((worker) => worker.leased));
     if (!this.table.isConnected) fill(this.box, this.table);

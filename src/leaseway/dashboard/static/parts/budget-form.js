@@ -1,4 +1,4 @@
-/** A budget as people fill it in, and as the service takes it: always as a whole. */
+/** The form of a budget; the service always receives the whole definition. */
 
 /** @typedef {import("../components/dialog.js").Field} Field */
 
@@ -8,7 +8,7 @@ const EVERY = [
   ["day", "day"],
   ["week", "week"],
   ["month", "month"],
-  ["total", "none: one amount in all"],
+  ["total", "none: one amount in total"],
 ];
 /** @type {[string, string][]} */
 const OVER = [
@@ -18,15 +18,15 @@ const OVER = [
 const AMOUNT = { inputmode: "decimal", pattern: "[0-9]+([.][0-9]{1,6})?" };
 /** What stays for ever. @type {Field[]} */
 const FIRST = [
-  { name: "name", label: "Name", required: true, placeholder: "maps-spend", hint: "The name that jobs use." },
+  { name: "name", label: "Name", required: true, placeholder: "maps-spend", hint: "The name that jobs refer to." },
   {
     name: "unit",
     label: "Unit",
     value: "usd",
     required: true,
-    hint: "usd, eur, or whatever is counted: rows, calls …",
+    hint: "usd, eur, or anything that can be counted: rows, calls …",
   },
-  { name: "every", label: "Window", value: "day", options: EVERY, hint: "Each window begins with the full amount." },
+  { name: "every", label: "Window", value: "day", options: EVERY, hint: "Each window starts with the full amount." },
 ];
 
 /** @param {any} budget @returns {Field[]} */

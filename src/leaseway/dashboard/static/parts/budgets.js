@@ -1,4 +1,4 @@
-/** Budgets as burn-downs: what is left of the window that is under way. */
+/** Budgets as burn-down charts of the current window. */
 
 import { fill, h, keyed, text } from "../lib/dom.js";
 import { money, ms } from "../lib/format.js";
@@ -7,10 +7,10 @@ import { empty, waiting } from "../components/empty.js";
 import { world } from "../lib/store.js";
 
 export const FIRST = "leaseway budgets set maps-spend --usd 25 --every day";
-export const PAUSED = "paused: nothing is spent until it is resumed";
+export const PAUSED = "paused: no holds are granted until it is resumed";
 const ROWS_MAX = 4;
 /** @type {Record<string, string>} */
-const WINDOWS = { hour: "this hour", day: "today", week: "this week", month: "this month", total: "in all" };
+const WINDOWS = { hour: "this hour", day: "today", week: "this week", month: "this month", total: "in total" };
 
 /** The window that is under way; without one, nothing was spent yet. @param {any} budget */
 export function currentOf(budget) {
@@ -46,7 +46,7 @@ export function budgetList(list) {
         "li",
         empty({
           title: "No budgets",
-          text: "Set what may be spent, and not a cent more is:",
+          text: "Set how much may be spent; jobs never spend more:",
           command: FIRST,
           icon: "budgets",
         }),

@@ -1,10 +1,10 @@
-/** Failed jobs, put together by what went wrong and what they are. */
+/** Failed jobs, grouped by error and kind. */
 
 import { api, at } from "../lib/api.js";
 import { link } from "../lib/router.js";
 
 const PAGE = 200;
-/** So many are put together; of older ones only the number is known. */
+/** How many jobs are grouped; of older ones only the number is known. */
 export const READ_MAX = 1_000;
 const SAMPLES_MAX = 30;
 
@@ -60,7 +60,7 @@ export function jobsHref({ code, kind }) {
   return link("/jobs", { state: "failed", kind, error_code: code });
 }
 
-/** What the newest job of a group said last; asked once for each. */
+/** The last error of the newest job of a group; requested once per job. */
 export class Samples {
   /** By job. @type {Map<string, string>} */
   #said = new Map();

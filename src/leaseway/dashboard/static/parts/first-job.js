@@ -1,4 +1,4 @@
-/** The first job, from the machine of whoever reads it. */
+/** The command that submits a first job from the user's machine. */
 
 import { me } from "../lib/api.js";
 

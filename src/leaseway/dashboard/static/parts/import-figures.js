@@ -1,4 +1,4 @@
-/** The figures of a run: rows, pace, requests against their limit and budget, shards, time, quarantine. */
+/** The figures of a run: rows, pace, requests with limit and budget, shards, time, quarantine. */
 
 import { fill, h, text } from "../lib/dom.js";
 import { money, percent, perWindow, rate, short, span, whole } from "../lib/format.js";
@@ -29,13 +29,13 @@ export class Figures {
   /** @param {any} progress */
   drawTiles(progress) {
     const { inserted, updated, unchanged } = progress;
-    const kinds = [[inserted, "new"], [updated, "changed"], [unchanged, "as before"]].filter(([count]) => count);
+    const kinds = [[inserted, "new"], [updated, "changed"], [unchanged, "unchanged"]].filter(([count]) => count);
     this.tile(0, short(progress.rows, 10_000_000), kinds.map(([count, word]) => `${short(count)} ${word}`).join(", ") || "none yet");
     const { limit } = progress;
-    this.tile(1, rate(this.isRunning ? progress.rows_per_second : progress.rows / this.seconds), this.isRunning ? "rows, just now" : "rows, on average");
+    this.tile(1, rate(this.isRunning ? progress.rows_per_second : progress.rows / this.seconds), this.isRunning ? "rows, at present" : "rows, on average");
     this.tile(2, short(progress.requests, 1_000_000), requestsOf(progress, limit, this.isRunning));
     this.tile(3, `${whole(progress.shards_ended)} of ${whole(progress.shards_total)}`, `${percent(progress.share)} of the whole`);
-    this.tile(5, whole(progress.quarantined), progress.quarantined ? `${percent(progress.quarantined / (progress.rows + progress.quarantined))} of records` : "nothing kept aside");
+    this.tile(5, whole(progress.quarantined), progress.quarantined ? `${percent(progress.quarantined / (progress.rows + progress.quarantined))} of records` : "no quarantined records");
     this.values[5].value.classList.toggle("soft", !progress.quarantined);
     this.drawTime();
   }
@@ -47,7 +47,7 @@ export class Figures {
 
   drawTime() {
     const left = this.progress.seconds_left;
-    const words = !this.isRunning ? "from start to end" : left == null ? "no forecast yet" : `about ${span(Math.round(left))} left`;
+    const words = !this.isRunning ? "total duration" : left == null ? "no forecast yet" : `about ${span(Math.round(left))} left`;
     this.tile(4, span(Math.round(this.seconds)), words);
   }
 

@@ -1,4 +1,4 @@
-/** The imports that the service knows, with their runs as the sinks tell them. */
+/** The imports that the service knows, with the runs that their sinks contain. */
 
 import { api, at, isLeft, may } from "../lib/api.js";
 import { h } from "../lib/dom.js";
@@ -29,8 +29,8 @@ export class KnownImports {
     columns: [
       { label: "Import", class: "name", cell: (known) => [known.last_run ? h("a", { href: runHref(known.last_run) }, known.source) : known.source, " ", h("small", known.spec)] },
       { label: "Table", cell: (known) => h("span.mono", known.table) },
-      { label: "Last run", class: "tight state", cell: (known) => (known.last_run ? runChip(known.last_run.state) : note(known.is_reachable ? "never run" : "no answer", known.is_reachable ? "" : "bad")) },
-      { label: "Begun", class: "num spare", cell: (known) => (known.last_run ? since(known.last_run.started_at) : "–") },
+      { label: "Last run", class: "tight state", cell: (known) => (known.last_run ? runChip(known.last_run.state) : note(known.is_reachable ? "never run" : "no response", known.is_reachable ? "" : "bad")) },
+      { label: "Started", class: "num spare", cell: (known) => (known.last_run ? since(known.last_run.started_at) : "–") },
       { label: "", quiet: true, class: "num tight full", cell: (known) => may("imports:write") && starting(known) },
     ],
   });

@@ -1,4 +1,4 @@
-/** A run of an import whose spec the service does not know, as its jobs tell it: each shard is one. */
+/** A run of an import whose spec the service does not know, derived from its jobs: each shard is a job. */
 
 import { may } from "../lib/api.js";
 import { fill, h, text } from "../lib/dom.js";
@@ -27,7 +27,7 @@ export class RunOfJobs {
   values = TILES.map(() => ({ value: h("span.tile-value"), note: h("span.tile-note") }));
   grid = h("div.shard-grid");
   running = table({
-    label: "Shards under way", keyOf: (job) => job.id, href: jobHref,
+    label: "Running shards", keyOf: (job) => job.id, href: jobHref,
     columns: [
       { label: "Shard", class: "name", cell: (job) => h("a", { href: jobHref(job) }, shardOf(job)) },
       { label: "Progress", class: "full", cell: progressOf },
@@ -36,16 +36,16 @@ export class RunOfJobs {
     ],
   });
   troubles = table({
-    label: "Shards in trouble", keyOf: (job) => job.id, href: jobHref,
+    label: "Shards with problems", keyOf: (job) => job.id, href: jobHref,
     columns: [
       { label: "Shard", class: "name", cell: (job) => h("a", { href: jobHref(job) }, shardOf(job)) },
       { label: "Now", class: "full", cell: nowOf },
       { label: "Last error", class: "num", cell: (job) => since(job.last_error_at) },
     ],
   });
-  runningCard = card("Under way", { flush: true }, this.running);
-  retry = h("button", { type: "button", on: { click: () => this.retryFailed() } }, icon("retry"), "Retry the failed");
-  troubleCard = card("In trouble", { flush: true, more: this.retry }, this.troubles);
+  runningCard = card("Running", { flush: true }, this.running);
+  retry = h("button", { type: "button", on: { click: () => this.retryFailed() } }, icon("retry"), "Retry failed shards");
+  troubleCard = card("Problems", { flush: true, more: this.retry }, this.troubles);
 
   /** @param {import("../lib/page.js").Page} page */
   constructor(page) {
@@ -66,7 +66,7 @@ export class RunOfJobs {
   }
 
   miss() {
-    const words = "Its jobs may have been pruned. What the sink knows of it is told by";
+    const words = "Its jobs may have been pruned. To read the run from the sink:";
     const box = empty({ title: "There are no jobs of this run", text: words, command: `leaseway import report ${this.page.params.source}.toml --run ${this.page.params.run}`, icon: "imports" });
     fill(this.page, this.page.heading(this.page.params.source), h("div.card", box));
     this.run = null;
@@ -79,7 +79,7 @@ export class RunOfJobs {
     const head = h("header.job-head", back, h("div.page-head", h("div.job-title", title, this.chip)), h("span.job-id", "run ", h("span.mono", run)));
     const tiles = h("div.tiles.four", TILES.map((name, at) => h("div.tile", h("span.tile-name", name), this.values[at].value, this.values[at].note)));
     const more = ["report", "quarantine", "status"].map((verb) => copyable(`leaseway import ${verb} ${source}.toml --run ${run}`));
-    const words = h("p.muted", "What stands in the sink, records that could not become rows, and what is different from the run before are told by");
+    const words = h("p.muted", "For the contents of the sink, quarantined records, and the comparison with the previous run:");
     fill(this.page, head, tiles, card("Shards", { more: legend() }, this.grid), this.runningCard, this.troubleCard, card("Report and quarantine", {}, h("div.commands", words, more)));
   }
 
@@ -92,7 +92,7 @@ export class RunOfJobs {
     const pending = standing.counts.pending;
     this.tile(0, short(standing.rows, 10_000_000), "written so far");
     this.tile(1, paceOf(this.paces.of(run, standing)), limitsOf(run.source) && `requests: ${limitsOf(run.source)}`);
-    this.tile(2, `${whole(standing.ended)} of ${whole(standing.shards)}`, `${percent(standing.share)}; ${whole(pending)} not begun`);
+    this.tile(2, `${whole(standing.ended)} of ${whole(standing.shards)}`, `${percent(standing.share)}; ${whole(pending)} not started`);
     this.tile(3, leftOf(standing), standing.counts.failed ? `${counted(standing.counts.failed, "shard")} failed` : "");
     drawGrid(this.grid, run.jobs);
     this.runningCard.hidden = !running.length;

@@ -1,4 +1,4 @@
-/** What the pages about imports draw: states of runs, shards as a grid, the limit that they are under. */
+/** Parts of the import pages: states of runs, the grid of shards, the rate limit. */
 
 import { h, keyed } from "../lib/dom.js";
 import { counted, percent, rate, span, whole } from "../lib/format.js";

@@ -1,12 +1,12 @@
-/** Where rows lie ─► the map: those that have come since the last look, and now and then all of them anew. */
+/** Coordinates of rows ─► map: new rows with every poll, and from time to time all rows again. */
 
 import { api, at } from "../lib/api.js";
 import { worldMap } from "../components/map.js";
 
-/** Rows that one answer looks at, and answers that one look asks for. */
+/** Rows per request, and requests per poll. */
 const ROWS = 10_000;
 const ANSWERS_MAX = 40;
-/** Rows that are rewritten stay where they are, and are seen only from the beginning. */
+/** Rewritten rows keep their position, so they appear only if all rows are read again. */
 const AGAIN_MS = 15_000;
 
 export class Points {
@@ -14,7 +14,7 @@ export class Points {
   #after = null;
   #hasBegun = false;
   #isBusy = false;
-  /** Whether all that was there at first has been read: what comes now is news. */
+  /** Whether all initial rows were read, so that further rows are new. */
   #isCaughtUp = false;
   #rewritten = -1;
   #againAt = 0;

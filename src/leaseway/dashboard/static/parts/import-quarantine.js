@@ -1,4 +1,4 @@
-/** Records that could not become rows: shown, tried again, or dropped. */
+/** Quarantined records: shown, replayed or discarded. */
 
 import { api, at, may } from "../lib/api.js";
 import { fill, h, text } from "../lib/dom.js";
@@ -42,7 +42,7 @@ export class Quarantine {
     this.kept = answer.items;
     this.card.hidden = !this.kept.length;
     this.table.show(this.kept);
-    text(this.words, `${answer.next ? `The oldest ${whole(SHOWN)}` : counted(this.kept.length, "record")}. Mend the spec, start the service again, and try them again: those that are good become rows.`);
+    text(this.words, `${answer.next ? `The oldest ${whole(SHOWN)}` : counted(this.kept.length, "record")}. Correct the spec, restart the service, and replay them: valid records become rows.`);
   }
 
   /** @param {any} record */
@@ -59,7 +59,7 @@ export class Quarantine {
   async drop(record) {
     const about = `Record ${record.external_id ?? record.number}: ${record.problem}`;
     const title = "Discard this record?";
-    if (!(await confirmed({ title, text: `${about}. It is gone for good; a later run may bring it again.`, action: "Discard", danger: true }))) return;
+    if (!(await confirmed({ title, text: `${about}. It is deleted permanently; a later run may fetch it again.`, action: "Discard", danger: true }))) return;
     await this.change("discard", { run: this.run, numbers: [record.number] }, () => "Discarded");
   }
 

@@ -1,4 +1,4 @@
-/** What a run has done, when it is over. */
+/** The report of a finished run. */
 
 import { h } from "../lib/dom.js";
 import { bytes, counted, short, span, whole } from "../lib/format.js";
@@ -12,7 +12,7 @@ export function reportOf(report) {
   const { changes } = report;
   /** @type {[string, any][]} */
   const facts = [
-    ["Took", span(report.seconds)],
+    ["Duration", span(report.seconds)],
     ["Read", `${counted(report.pages, "page")}, ${bytes(report.bytes)}, ${counted(report.requests, "request")}`],
     ["New rows", withSamples(changes.added, changes.samples.added)],
     ["Changed rows", withSamples(changes.changed, changes.samples.changed)],
@@ -33,7 +33,7 @@ function withSamples(count, samples = []) {
 /** @param {Record<string, number>} guards */
 function guardsOf(guards) {
   const said = Object.entries(guards).map(([name, count]) => `${name.replaceAll("_", " ")} ${short(count)} ×`);
-  return said.join(", ") || "none reacted";
+  return said.join(", ") || "none triggered";
 }
 
 /** Without the source before it and the hash behind. @param {string} key */

@@ -1,4 +1,4 @@
-/** Runs of imports, as their jobs tell them: each shard is a job, and says in its payload which run it belongs to. */
+/** Runs of imports, derived from their jobs: each shard is a job whose payload names its run. */
 
 import { api } from "../lib/api.js";
 import { ms } from "../lib/format.js";
@@ -7,7 +7,7 @@ import { world } from "../lib/store.js";
 
 const QUEUE = "imports:";
 const PAGE = 200;
-/** So many jobs of a source are read, the newest first. */
+/** How many jobs of a source are read, newest first. */
 const READ_MAX = 1_000;
 const SOURCES_MAX = 20;
 const FINAL = ["done", "failed", "cancelled"];
@@ -22,7 +22,7 @@ export function queueOf(source) {
   return QUEUE + source;
 }
 
-/** Sources of which jobs are known. */
+/** Sources with known jobs. */
 export function sourcesIn() {
   const queues = [...world.lanes.values()].map((lane) => lane.queue).filter((queue) => queue.startsWith(QUEUE));
   return [...new Set(queues)].map((queue) => queue.slice(QUEUE.length)).sort().slice(0, SOURCES_MAX);
@@ -39,7 +39,7 @@ export async function readRuns(source, signal, only) {
     [cursor, read] = [answer.next, read + answer.items.length];
   } while (cursor && read < READ_MAX);
   const found = [...runs.values()];
-  // The oldest that was read may have more jobs than were read.
+  // The oldest run may have more jobs than were read.
   if (cursor && found.length) found[found.length - 1].isWhole = false;
   return found;
 }
@@ -100,7 +100,7 @@ function leftOf(share, seconds) {
   return share > 0.02 && share < 1 ? (seconds * (1 - share)) / share : null;
 }
 
-/** How fast rows come in, by run. */
+/** Rows per second, by run. */
 export class Paces {
   /** @type {Map<string, Speed>} */
   #speeds = new Map();

@@ -1,4 +1,4 @@
-/** A run of an import that the service knows: rows on the map as they arrive, shards, quarantine, report. */
+/** A run of an import that the service knows: map of arriving rows, shards, quarantine, report. */
 
 import { api, at, may } from "../lib/api.js";
 import { fill, h, text } from "../lib/dom.js";
@@ -22,7 +22,7 @@ import { resumeRun, startRun } from "./import-start.js";
 
 const LOOK_SECONDS = 1;
 const SHARDS_SECONDS = 3;
-/** Without news for so long, it is asked for. */
+/** After this time without events, the progress is requested. */
 const SILENT_MS = 2_500;
 const SHOWN_MAX = 20;
 
@@ -33,7 +33,7 @@ export class ServedRun {
   shards = [];
   heardAt = 0;
   readAt = -Infinity;
-  /** What the run said when its shards were read. */
+  /** The progress of the run when its shards were read. */
   shardsTold = "";
   chip = h("span");
   began = h("span");
@@ -45,25 +45,25 @@ export class ServedRun {
   grid = h("ul.shard-grid");
   more = h("small.muted");
   running = table({
-    label: "Shards under way", keyOf: (shard) => shard.key,
+    label: "Running shards", keyOf: (shard) => shard.key,
     columns: [
       { label: "Shard", class: "name", cell: (shard) => shard.label },
       { label: "Progress", class: "full", cell: progressIn },
       { label: "Requests", class: "num", cell: (shard) => whole(shard.requests) },
-      { label: "Begun", class: "num", cell: (shard) => `${whole(shard.attempts)} ×` },
+      { label: "Started", class: "num", cell: (shard) => `${whole(shard.attempts)} ×` },
       { label: "For", class: "num spare", cell: (shard) => span(Math.round(shard.seconds)) },
     ],
   });
   troubles = table({
-    label: "Shards in trouble", keyOf: (shard) => shard.key,
+    label: "Shards with problems", keyOf: (shard) => shard.key,
     columns: [
       { label: "Shard", class: "name", cell: (shard) => shard.label },
       { label: "State", class: "tight state", cell: (shard) => h("span.chip", { data: { state: shard.state === "parked" ? "failed" : "leased" } }, shard.state) },
       { label: "Why", class: "full", cell: (shard) => h("span.said-line", { title: shard.why }, shard.why) },
     ],
   });
-  runningCard = card("Under way", { flush: true }, this.running);
-  troubleCard = card("In trouble", { flush: true }, this.troubles);
+  runningCard = card("Running", { flush: true }, this.running);
+  troubleCard = card("Problems", { flush: true }, this.troubles);
   report = h("div");
   reportCard = card("Report", { flush: true }, this.report);
   resume = h("button", { type: "button", on: { click: () => this.goOn() } }, icon("play"), "Resume");
@@ -100,7 +100,7 @@ export class ServedRun {
     fill(this.page, head, this.why, this.nobody, this.figures.element, this.mapCard, shards, this.runningCard, this.troubleCard, this.quarantine.card, this.reportCard);
   }
 
-  // -- looking ----------------------------------------------------------------------------------------------------------
+  // -- polling ----------------------------------------------------------------------------------------------------------
 
   async look() {
     const { signal } = this.page;
@@ -115,7 +115,7 @@ export class ServedRun {
     return this.progress.state === "running";
   }
 
-  /** A run of very many shards is read more rarely. */
+  /** A run with very many shards is read less often. */
   get pauseMs() {
     return SHARDS_SECONDS * 1_000 * Math.max(1, this.shards.length / 400);
   }
@@ -143,12 +143,12 @@ export class ServedRun {
     fill(this.report, reportOf(found));
   }
 
-  // -- drawing ----------------------------------------------------------------------------------------------------------
+  // -- rendering --------------------------------------------------------------------------------------------------------
 
   draw() {
     const { progress } = this;
     fill(this.chip, runChip(progress.state));
-    fill(this.began, progress.mode === "full" ? "everything" : "what has changed", " · begun ", since(progress.started_at));
+    fill(this.began, progress.mode === "full" ? "everything" : "changes only", " · started ", since(progress.started_at));
     this.why.hidden = !progress.why;
     text(this.why, progress.why);
     this.resume.hidden = this.isRunning || progress.state === "complete" || !may("imports:write");
@@ -173,19 +173,19 @@ export class ServedRun {
   drawMapWords() {
     this.mapCard.hidden = !this.known.has_positions || this.points.hasPositions === false;
     const places = this.map.count;
-    const words = places ? `Rows at ${counted(places, "place")}, each half a degree wide.` : this.isRunning ? "Points appear as rows arrive." : "No row of this table says where it lies.";
+    const words = places ? `Rows at ${counted(places, "place")}, each half a degree wide.` : this.isRunning ? "Points appear as rows arrive." : "The rows of this table have no coordinates.";
     text(this.mapWords, words);
     this.map.setAttribute("role", "img");
     this.map.setAttribute("aria-label", `World map. ${words}`);
   }
 
-  /** Shards wait, and nobody has taken one. */
+  /** Shards wait, and no worker has started one. */
   drawNobody() {
     const lanes = [...world.lanes.values()].filter((lane) => lane.queue === queueOf(this.source));
     const ready = lanes.reduce((sum, lane) => sum + lane.ready, 0);
     const isAlone = this.isRunning && ready > 0 && lanes.every((lane) => !lane.leased && !lane.waits_for?.length);
     if (isAlone && this.nobody.hidden) {
-      fill(this.nobody, icon("workers"), h("div", h("strong", "Its shards wait for a worker."), h("p", "Where the spec is, start one or more. They share the limits, and may come and go:"), copyable(`leaseway import work ${this.known.spec}`)));
+      fill(this.nobody, icon("workers"), h("div", h("strong", "The shards wait for a worker."), h("p", "Start one or more workers where the spec is. They share the limits and can be stopped at any time:"), copyable(`leaseway import work ${this.known.spec}`)));
     }
     this.nobody.hidden = !isAlone;
   }
@@ -196,7 +196,7 @@ export class ServedRun {
     try {
       if (await resumeRun(this.source, this.progress)) this.hear(await api.get(`/imports${at(this.source, "runs", this.run)}`));
     } catch (error) {
-      toastProblem(error, "It does not go on");
+      toastProblem(error, "The run was not resumed");
     }
   }
 
@@ -221,5 +221,5 @@ function legend() {
 
 /** @param {any} known */
 function legendOf(known) {
-  return known.has_positions && h("span.legend", h("span.key", { data: { tone: "accent" } }, "written by this run"), h("span.key.other", "there before"));
+  return known.has_positions && h("span.legend", h("span.key", { data: { tone: "accent" } }, "written by this run"), h("span.key.other", "written earlier"));
 }

@@ -1,4 +1,4 @@
-/** Shards of a run that the service knows: read, drawn as squares, and placed on the map. */
+/** The shards of a run that the service knows: read, drawn as squares, and placed on the map. */
 
 import { api, at } from "../lib/api.js";
 import { h, keyed } from "../lib/dom.js";
@@ -45,7 +45,7 @@ export function wordsOf(shard) {
   return `${shard.label}: ${shard.state}, ${counted(shard.rows, "row")}${far}${shard.why ? `; ${shard.why}` : ""}`;
 }
 
-/** One small square for each shard, in the order of the plan; children follow their parent.
+/** One square per shard, in the order of the plan; children follow their parent.
  * @param {HTMLElement} grid @param {any[]} shards */
 export function drawShards(grid, shards) {
   keyed(grid, shards, (shard) => shard.key, () => h("li.shard"), (cell, shard) => {
@@ -68,7 +68,7 @@ export function areasOf(shards) {
 function placesOf(shard) {
   const about = { tone: TONES[shard.state] ?? "none", title: wordsOf(shard), isOpen: shard.state === "running" };
   const { box, country } = shard.predicate;
-  // What a split shard has not, its children have: they are drawn in its place.
+  // A split shard is replaced by its children.
   if (Array.isArray(box)) return shard.state === "split" ? [] : [{ key: shard.key, box: /** @type {any} */ (box), ...about }];
   return (Array.isArray(country) ? country.map(String) : []).flatMap((code) => {
     const place = countryAt(code);

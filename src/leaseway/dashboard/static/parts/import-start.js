@@ -1,4 +1,4 @@
-/** Starting a run, and going on with one: asked with what it will take. */
+/** Starts and resumes runs, after a confirmation that shows what the run will take. */
 
 import { api, at } from "../lib/api.js";
 import { counted, money, span, whole } from "../lib/format.js";
@@ -8,28 +8,28 @@ import { toast } from "../components/toast.js";
 
 /** @type {[string, string][]} */
 const MODES = [
-  ["", "what the runs so far suggest"],
+  ["", "automatic, based on previous runs"],
   ["full", "everything"],
-  ["incremental", "what has changed"],
+  ["incremental", "changes only"],
 ];
 
 /** Asks, starts, and goes there. @param {{source: string, spec: string, table: string}} known */
 export async function startRun({ source, table }) {
   const path = `/imports${at(source)}`;
-  const plan = await api.post(`${path}/plan`, {}).catch(() => null); // what is wrong is said when it is started
+  const plan = await api.post(`${path}/plan`, {}).catch(() => null); // errors are shown when the run is started
   const row = await filledIn({
     title: `Import ${source}`,
     text: plan ? planned(plan, table) : `Rows go to the table ${table}.`,
     action: "Start",
     fields: [
-      { name: "run", label: "Name of the run", placeholder: "made for you", pattern: "[A-Za-z0-9._\\-]{1,60}", hint: "Letters, digits, . _ and -; may stay empty." },
+      { name: "run", label: "Name of the run", placeholder: "generated", pattern: "[A-Za-z0-9._\\-]{1,60}", hint: "Letters, digits, . _ and -; optional." },
       { name: "mode", label: "What to read", value: "", options: MODES },
-      { name: "requests_max", label: "At most so many requests", inputmode: "numeric", pattern: "[0-9]+", placeholder: plan?.requests_max ? whole(plan.requests_max) : "no bound" },
+      { name: "requests_max", label: "Maximum number of requests", inputmode: "numeric", pattern: "[0-9]+", placeholder: plan?.requests_max ? whole(plan.requests_max) : "unlimited" },
     ],
     submit: (values) => api.post(`${path}/runs`, bodyOf(values)),
   });
   if (!row) return;
-  toast(`${source}: run ${row.run} has begun`);
+  toast(`${source}: run ${row.run} has started`);
   location.hash = link(`/imports${at(source, row.run)}`);
 }
 
@@ -41,12 +41,12 @@ function bodyOf({ run, mode, requests_max }) {
 /** "Everything: 48 shards, about 235,000 rows in at least 1,036 requests, 21 s or more. Rows go to the table poi."
  * @param {any} plan @param {string} table */
 function planned(plan, table) {
-  const what = plan.mode === "full" ? "Everything" : "What has changed";
+  const what = plan.mode === "full" ? "Everything" : "Changes only";
   const rows = plan.rows == null ? "" : `, ${plan.is_most ? "at most" : "about"} ${counted(plan.rows, "row")}`;
   const requests = plan.requests == null ? "" : ` in ${counted(plan.requests, "request")} or more`;
-  const time = plan.seconds == null ? "" : `, which take ${span(plan.seconds)}`;
+  const time = plan.seconds == null ? "" : `, duration ${span(plan.seconds)}`;
   const cost = plan.cost == null ? "" : `, about ${money(plan.cost, plan.currency ?? "usd")}`;
-  const over = plan.is_over_budget ? ` That is more than its budget of ${counted(plan.requests_max, "request")}.` : "";
+  const over = plan.is_over_budget ? ` That exceeds its budget of ${counted(plan.requests_max, "request")}.` : "";
   return `${what}: ${counted(plan.shards_total, "shard")}${rows}${requests}${time}${cost}.${over} Rows go to the table ${table}.`;
 }
 
@@ -54,15 +54,15 @@ function planned(plan, table) {
 export async function resumeRun(source, progress) {
   const used = progress.budget && progress.budget.left === 0;
   const path = `/imports${at(source, "runs", progress.run)}/resume`;
-  const title = `Go on with ${progress.run}`;
-  const text = "Shards that have not ended, and those that were parked, are tried again, each after its last page.";
+  const title = `Resume ${progress.run}`;
+  const text = "Unfinished and parked shards are tried again; each continues after its last page.";
   if (used) {
-    const field = { name: "requests_max", label: "At most so many requests", inputmode: "numeric", pattern: "[0-9]+", required: true, value: String(2 * progress.budget.requests), hint: `It has used ${whole(progress.budget.requests)}, all that it had.` };
+    const field = { name: "requests_max", label: "Maximum number of requests", inputmode: "numeric", pattern: "[0-9]+", required: true, value: String(2 * progress.budget.requests), hint: `The run has used its budget of ${whole(progress.budget.requests)}.` };
     const done = await filledIn({ title, text, action: "Resume", fields: [field], submit: (values) => api.post(path, { requests_max: Number(values.requests_max) }) });
     return done != null;
   }
   if (!(await confirmed({ title, text, action: "Resume" }))) return false;
   const { shards_open: open } = await api.post(path);
-  toast(`${progress.run} goes on: ${counted(open, "shard")} open`);
+  toast(`${progress.run} resumed: ${counted(open, "shard")} open`);
   return true;
 }

@@ -1,13 +1,13 @@
-/** Retry, cancel, discard: asked first, with how many it is about, and told afterwards what became of it. */
+/** Retry, cancel, discard: confirmed with the number of jobs, and reported afterwards. */
 
 import { api, at } from "../lib/api.js";
 import { counted, whole } from "../lib/format.js";
 import { confirmed } from "../components/dialog.js";
 import { toast, toastProblem } from "../components/toast.js";
 
-/** So many jobs are changed by one call, as the service has it. */
+/** How many jobs one request changes; the service has the same limit. */
 const STEP = 1_000;
-/** And by one confirmation: what fails again at once must not be retried without end. */
+/** How many requests one confirmation makes: jobs that fail again immediately must not be retried endlessly. */
 const STEPS_MAX = 20;
 
 /** @typedef {{states?: string[], kind?: string, queue?: string, tenant?: string, error_code?: string}} Filter */
@@ -15,9 +15,9 @@ const STEPS_MAX = 20;
 
 /** @type {Record<"retry" | "cancel" | "discard", Verb>} */
 export const VERBS = {
-  retry: { name: "retry", past: "retried", label: "Retry", icon: "retry", states: ["failed", "cancelled"], text: "Each starts again with all its attempts, at the cursor where it stopped.", danger: false },
-  cancel: { name: "cancel", past: "cancelled", label: "Cancel", icon: "close", states: ["pending", "leased"], text: "What waits will not run. What runs is told to stop, and ends as cancelled unless it finishes first.", danger: true },
-  discard: { name: "discard", past: "discarded", label: "Discard", icon: "trash", states: ["done", "failed", "cancelled"], text: "They are deleted for good, with their errors and results.", danger: true },
+  retry: { name: "retry", past: "retried", label: "Retry", icon: "retry", states: ["failed", "cancelled"], text: "Each job starts again with all its attempts, at its last checkpoint.", danger: false },
+  cancel: { name: "cancel", past: "cancelled", label: "Cancel", icon: "close", states: ["pending", "leased"], text: "Pending jobs will not run. Running jobs are asked to stop and end as cancelled, unless they finish first.", danger: true },
+  discard: { name: "discard", past: "discarded", label: "Discard", icon: "trash", states: ["done", "failed", "cancelled"], text: "They are deleted permanently, with their errors and results.", danger: true },
 };
 
 /** @param {Verb} verb @param {any} job */
@@ -31,7 +31,7 @@ export async function changeNamed(verb, jobs) {
   if (!fitting.length) return false;
   const left = jobs.length - fitting.length;
   const facts = /** @type {[string, any][]} */ ([["Changed", counted(fitting.length, "job")]]);
-  if (left) facts.push(["Left alone", `${whole(left)}, as only ${listed(verb.states)} jobs can be ${verb.past}`]);
+  if (left) facts.push(["Left alone", `${whole(left)}, because only ${listed(verb.states)} jobs can be ${verb.past}`]);
   if (!(await isMeant(verb, counted(fitting.length, "job"), facts))) return false;
   return attempted(verb, async () => {
     const answer = await api.post(`/jobs/${verb.name}`, { ids: fitting.map((job) => job.id) });
@@ -69,7 +69,7 @@ export async function changeOne(verb, job) {
   return attempted(verb, async () => {
     if (verb.name === "discard") await api.delete(at("jobs", job.id));
     else await api.post(`${at("jobs", job.id)}/${verb.name}`);
-    toast(verb.name === "cancel" && job.state === "leased" ? "Its worker is told to stop" : `The job is ${verb.past}`);
+    toast(verb.name === "cancel" && job.state === "leased" ? "Its worker is asked to stop" : `The job is ${verb.past}`);
   });
 }
 

@@ -1,4 +1,4 @@
-/** Which of the shown jobs are chosen, and what can be done with them. */
+/** The selected jobs, and the actions for them. */
 
 import { attribute, fill, h, text } from "../lib/dom.js";
 import { may } from "../lib/api.js";
@@ -9,10 +9,10 @@ import { changeMatching, changeNamed, fits, VERBS } from "./job-changes.js";
 export class JobChoice {
   /** @type {Set<string>} */
   ids = new Set();
-  /** Not only those that are shown. */
+  /** Also jobs that are not shown. */
   isEverything = false;
   #last = "";
-  #all = h("input", { type: "checkbox", "aria-label": "Select all that are shown" });
+  #all = h("input", { type: "checkbox", "aria-label": "Select all shown jobs" });
   #words = h("span.choice-words", { role: "status" });
   #further = h("button.quiet", { type: "button" });
   #buttons = h("span.choice-actions");
@@ -64,9 +64,9 @@ export class JobChoice {
     const isAll = shown.length > 0 && this.ids.size === shown.length;
     this.#all.checked = isAll;
     this.#all.indeterminate = !this.isEmpty && !isAll;
-    text(this.#words, this.isEverything ? "All that match are selected" : this.isEmpty ? `${counted(shown.length, "job")} shown` : `${whole(this.ids.size)} selected`);
+    text(this.#words, this.isEverything ? "All matching jobs are selected" : this.isEmpty ? `${counted(shown.length, "job")} shown` : `${whole(this.ids.size)} selected`);
     this.#further.hidden = !isAll || this.isEverything || !this.page.hasMore();
-    text(this.#further, "Select all that match, not only these");
+    text(this.#further, "Select all matching jobs");
     this.#drawButtons(shown.filter((job) => this.ids.has(job.id)));
   }
 

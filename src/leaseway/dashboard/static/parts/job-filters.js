@@ -1,4 +1,4 @@
-/** Which jobs: by state, kind, queue, tenant and error; and the one whose id somebody has at hand. */
+/** The filter of jobs: state, kind, queue, tenant and error; and a field to open a job by its id. */
 
 import { may } from "../lib/api.js";
 import { attribute, fill, h, newId, text } from "../lib/dom.js";
@@ -66,7 +66,7 @@ export class JobFilters {
   #open(given) {
     const id = given.trim().toLowerCase();
     if (isId(id)) go(`/jobs/${id}`);
-    else if (id) text(this.#trouble, `A job’s id has 26 letters and digits; ${given.trim().slice(0, 40)} has ${given.trim().length}. Kinds and queues have fields of their own.`);
+    else if (id) text(this.#trouble, `A job’s id has 26 letters and digits; ${given.trim().slice(0, 40)} has ${given.trim().length}. Use the other fields for kinds and queues.`);
   }
 
   /** @param {string} name */
@@ -107,7 +107,7 @@ export class JobFilters {
     const totals = /** @type {any} */ (world.totals);
     for (const [state, { tab, count }] of this.#tabs) {
       attribute(tab, "aria-pressed", (this.chosen.state ?? "") === state ? "true" : "false");
-      // Of a kind or an error nobody keeps count.
+      // There are no counts by kind or error.
       text(count, isPlain && state && totals ? short(totals[state], 10_000) : "");
     }
     for (const [name, input] of this.#fields) if (document.activeElement !== input) input.value = this.chosen[name] ?? "";

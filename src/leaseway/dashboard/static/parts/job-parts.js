@@ -1,4 +1,4 @@
-/** The parts of a job's page: why, facts, what happened, what went wrong. */
+/** The parts of a job's page: explanation, facts, timeline, errors. */
 
 import { fill, h, keyed } from "../lib/dom.js";
 import { counted, figure, fully, moment, span } from "../lib/format.js";
@@ -13,7 +13,7 @@ import { secondsOf } from "./jobs-table.js";
 /** @type {Record<string, [string, string]>} */
 const HAPPENED = {
   submitted: ["Submitted", "none"], due: ["Due", "scheduled"], failed_attempt: ["failed", "failed"], lease_renewed: ["Lease renewed", "leased"],
-  done: ["Done", "done"], failed: ["Failed for good", "failed"], cancelled: ["Cancelled", "cancelled"],
+  done: ["Done", "done"], failed: ["Failed", "failed"], cancelled: ["Cancelled", "cancelled"],
 };
 const COMMAND = /^(.*?):? (leaseway .*)$/;
 
@@ -51,14 +51,14 @@ export function factsOf(job) {
     ["Tenant", job.tenant],
     ["Attempts", `${job.attempts} of ${job.attempts_max}`],
     ["Priority", job.priority],
-    ["Needs", needs.length ? needs.join(", ") : "nothing shared"],
+    ["Needs", needs.length ? needs.join(", ") : "no limits or budgets"],
     ["Submitted", instant(job.created_at)],
-    ["Due", job.run_at === job.created_at ? "at once" : instant(job.run_at)],
+    ["Due", job.run_at === job.created_at ? "immediately" : instant(job.run_at)],
     ["Finished", job.finished_at && instant(job.finished_at)],
-    ["Took", job.finished_at && `${span(secondsOf(job))} from due to finished`],
+    ["Duration", job.finished_at && `${span(secondsOf(job))} from due to finished`],
     ["Worker", job.lease_owner && h("span.mono", job.lease_owner)],
     ["Lease", `${span(job.lease_seconds)}, renewed while it runs`],
-    ["Time limit", job.timeout_seconds == null ? "none" : `${span(job.timeout_seconds)} an attempt`],
+    ["Timeout", job.timeout_seconds == null ? "none" : `${span(job.timeout_seconds)} per attempt`],
     ["Fence", job.fence],
     ["Shard", job.shard_key],
   ];
@@ -70,7 +70,7 @@ function instant(at) {
   return h("span", { title: fully(at) }, moment(at), h("small", " · ", since(at)));
 }
 
-// -- how far ------------------------------------------------------------------------------------------------------------
+// -- progress -----------------------------------------------------------------------------------------------------------
 
 /** As the handler told it last. @param {{done: number, total: number | null, message: string | null}} progress */
 export function progressOf({ done, total, message }) {
@@ -79,7 +79,7 @@ export function progressOf({ done, total, message }) {
   return h("div.progress", row, total && meter(done / total, "Progress", "leased"));
 }
 
-// -- what happened ------------------------------------------------------------------------------------------------------
+// -- timeline ----------------------------------------------------------------------------------------------------------
 
 /** @param {any} job */
 export function lifeOf(job) {

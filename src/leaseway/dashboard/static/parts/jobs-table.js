@@ -1,4 +1,4 @@
-/** Jobs as rows: what each is, how it stands, and what comes next. */
+/** Jobs as rows: identity, state, and what happens next. */
 
 import { h } from "../lib/dom.js";
 import { ms, span } from "../lib/format.js";
@@ -62,7 +62,7 @@ export function nowOf(job) {
     case "ready":
       return h("span.muted", "due ", since(job.run_at));
     case "leased":
-      return job.cancel_requested ? h("span.warn", "told to stop") : h("span.muted", "on ", h("span.mono", job.lease_owner));
+      return job.cancel_requested ? h("span.warn", "asked to stop") : h("span.muted", "on ", h("span.mono", job.lease_owner));
     case "failed":
       return [h("span.bad", job.last_error_code ?? "failed"), h("span.muted", " ", since(job.finished_at))];
     default:

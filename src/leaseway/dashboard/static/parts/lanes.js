@@ -1,4 +1,4 @@
-/** Lanes as rows: how many jobs, and what those that wait are waiting for. */
+/** Lanes as rows: the number of jobs, and what they wait for. */
 
 import { may } from "../lib/api.js";
 import { h } from "../lib/dom.js";
@@ -67,8 +67,8 @@ export function namesIn(needs) {
 const lately = new Map();
 
 /**
- * What keeps its jobs from starting. A limit that grants one at a time is open for moments: it is the reason all the
- * same, and rows that change their reason with every grant cannot be read.
+ * What keeps jobs from starting. A limit that grants one permit at a time opens for moments. It stays the reason,
+ * because rows that change with every permit cannot be read.
  * @param {any} lane
  * @returns {any[]}
  */
@@ -108,7 +108,7 @@ function waitsOf(lane) {
 /** @param {any} lane */
 function workerWords(lane) {
   const isLeft = world.workers?.length === 0 && lane.oldest_ready_seconds >= BACKLOG_SECONDS;
-  return isLeft ? "a worker: nobody works now" : "a free worker";
+  return isLeft ? "a worker: none is running" : "a free worker";
 }
 
 /** How long the oldest job has been ready. @param {any} lane */
@@ -132,8 +132,8 @@ export function waitOf(shut) {
 }
 
 /**
- * What waits comes first, the most on top; the rest by name. What is ready for a moment only is no backlog: rows that
- * change places with every job cannot be read.
+ * Waiting lanes come first, those with the most jobs on top; the rest by name. Jobs that are ready for a moment do not
+ * count as a backlog, because rows that move with every job cannot be read.
  * @param {any[]} lanes
  */
 export function waitingFirst(lanes) {

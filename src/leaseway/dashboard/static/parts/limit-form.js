@@ -1,6 +1,6 @@
-/** A limit as people write it, 100/minute, and as the service takes it: always as a whole. */
+/** The form of a limit, with rates such as 100/minute; the service always receives the whole definition. */
 
-/** 1,000/day: such a comma is part of a number and divides no rates. */
+/** In 1,000/day the comma is part of the number and does not separate rates. */
 const THOUSANDS = /(\d),(?=\d{3})/g;
 
 /** @param {any} limit @returns {string[]} */
@@ -13,7 +13,7 @@ export function fieldsOf(limit) {
   /** @type {import("../components/dialog.js").Field[]} */
   const fields = limit
     ? []
-    : [{ name: "name", label: "Name", required: true, placeholder: "maps", hint: "The name that jobs use." }];
+    : [{ name: "name", label: "Name", required: true, placeholder: "maps", hint: "The name that jobs refer to." }];
   return [
     ...fields,
     {
@@ -21,16 +21,16 @@ export function fieldsOf(limit) {
       label: "Rates",
       value: rateTexts(limit).join(", "),
       placeholder: "100/minute, 5000/day",
-      hint: "As the provider states them; several are divided by commas.",
+      hint: "As the provider states them; separate several rates with commas.",
     },
     {
       name: "concurrency",
-      label: "At once",
+      label: "Concurrency",
       value: limit?.concurrency ?? "",
-      placeholder: "any number",
+      placeholder: "unlimited",
       inputmode: "numeric",
       pattern: "[0-9]*",
-      hint: "How many calls may be under way; empty: any number.",
+      hint: "How many calls may be in flight; empty: unlimited.",
     },
   ];
 }

@@ -1,4 +1,4 @@
-/** Limits as gauges: how much of each window is used. */
+/** Limits as gauges: how much of each window is in use. */
 
 import { fill, h, keyed, text } from "../lib/dom.js";
 import { perWindow, span, whole, windowName } from "../lib/format.js";
@@ -15,16 +15,16 @@ const ROWS_MAX = 5;
 /** @param {any} limit @returns {Use[]} */
 export function usesOf(limit) {
   return (limit.gauges ?? []).map((/** @type {any} */ each) =>
-    each.what === "concurrency" ? seatsUse(each) : windowUse(limit, each),
+    each.what === "concurrency" ? concurrencyUse(each) : windowUse(limit, each),
   );
 }
 
 /** @param {any} seats @returns {Use} */
-function seatsUse({ of, used }) {
+function concurrencyUse({ of, used }) {
   return {
-    label: `${whole(of)} at once`,
+    label: `${whole(of)} concurrent`,
     share: of ? used / of : null,
-    words: `${whole(used)} of ${whole(of)} under way`,
+    words: `${whole(used)} of ${whole(of)} in flight`,
   };
 }
 
@@ -48,18 +48,18 @@ export function tightest(limit) {
 /** @param {any} limit */
 export function ratesOf(limit) {
   const rates = (limit.rates ?? []).map((/** @type {any} */ rate) => perWindow(rate.count, rate.window_seconds));
-  if (limit.concurrency) rates.push(`${whole(limit.concurrency)} at once`);
+  if (limit.concurrency) rates.push(`${whole(limit.concurrency)} concurrent`);
   return rates.join(", ");
 }
 
 /** What keeps it from granting, if anything does. @param {any} limit */
 export function troubleOf(limit) {
-  if (limit.paused) return h("span.warn", "paused: nothing is granted until it is resumed");
-  if (limit.closed_until) return h("span.bad", "closed by the provider, opens ", until(limit.closed_until));
+  if (limit.paused) return h("span.warn", "paused: no permits are granted until it is resumed");
+  if (limit.closed_until) return h("span.bad", "closed by the provider until ", until(limit.closed_until));
   if (limit.percent != null && limit.percent < 100)
-    return h("span.warn", `slowed to ${limit.percent} % after refusals`);
+    return h("span.warn", `slowed to ${limit.percent} % after rejected calls`);
   if (limit.next_free_seconds > 0)
-    return h("span.warn", "next token ", until(instantIn(limit.next_free_seconds), { over: "any moment" }));
+    return h("span.warn", "next permit ", until(instantIn(limit.next_free_seconds), { over: "any moment" }));
   return null;
 }
 
@@ -86,7 +86,7 @@ export function limitList(list) {
         "li",
         empty({
           title: "No limits",
-          text: "State a provider’s rate, and no worker exceeds it:",
+          text: "Set a provider’s rate; no worker exceeds it:",
           command: FIRST,
           icon: "limits",
         }),

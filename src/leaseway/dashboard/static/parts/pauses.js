@@ -1,4 +1,4 @@
-/** Pause and resume: asked first, for it stops or starts the work of everybody. */
+/** Pause and resume: confirmed first, because it affects the work of all tenants. */
 
 import { api } from "../lib/api.js";
 import { attribute, fill, h } from "../lib/dom.js";
@@ -7,14 +7,14 @@ import { icon } from "../components/icons.js";
 import { toast, toastProblem } from "../components/toast.js";
 
 /**
- * `what`: limit maps; `words`: what a pause does; `path` and `body`: what the service is told.
+ * `what`: limit maps; `words`: the effect of a pause; `path` and `body`: the request.
  * @typedef {{what: string, isPaused: boolean, words: string, path: string, body?: any, facts?: [string, any][]}} Switch
  */
 
 /** @param {Switch} given @returns {Promise<boolean>} whether it was done */
 export async function switchPause({ what, isPaused, words, path, body, facts }) {
   const verb = isPaused ? "Resume" : "Pause";
-  const text = isPaused ? "What waits because of it starts as soon as it may." : words;
+  const text = isPaused ? "Jobs that wait for it can start again." : words;
   const keep = isPaused ? "Leave it paused" : "Let it go on";
   if (!(await confirmed({ title: `${verb} ${what}?`, text, facts, action: verb, keep }))) return false;
   try {

@@ -1,4 +1,4 @@
-/** Six figures across the top, each with its last minutes. */
+/** Six figures at the top, each with a sparkline of the last minutes. */
 
 import { h, text } from "../lib/dom.js";
 import { counted, rate, short, span, whole } from "../lib/format.js";
@@ -28,7 +28,7 @@ const FIGURES = [
     name: "Done",
     tone: "done",
     value: () => rate(world.done.last),
-    note: () => `${short(world.totals?.done)} in all`,
+    note: () => `${short(world.totals?.done)} in total`,
     points: () => world.done.points,
   },
   {
@@ -61,11 +61,11 @@ function jobs(count = 0) {
 
 function backlog() {
   const scheduled = world.totals?.scheduled ?? 0;
-  return scheduled ? `${short(scheduled)} scheduled` : "to be started";
+  return scheduled ? `${short(scheduled)} scheduled` : "waiting to start";
 }
 
 function owners() {
-  return world.workers == null ? "being run" : `by ${counted(world.workers.length, "worker")}`;
+  return world.workers == null ? "running" : `by ${counted(world.workers.length, "worker")}`;
 }
 
 function dead() {
@@ -89,7 +89,7 @@ export class Tiles {
     );
   }
 
-  /** The figures, as often as there are news. */
+  /** Updates the figures with every event. */
   show() {
     for (const { figure, value, note } of this.tiles) {
       const said = world.totals ? figure.value() : "–";
@@ -99,7 +99,7 @@ export class Tiles {
     }
   }
 
-  /** Their lines, which get a point a second. */
+  /** Updates the sparklines, which get one point per second. */
   draw() {
     for (const { figure, line } of this.tiles) line.show(figure.points(), figure.tone);
   }

@@ -1,4 +1,4 @@
-/** Workers are whoever holds leases; what they do is told by the jobs that they hold. */
+/** Workers are the owners of leases; their jobs show what they work on. */
 
 import { api } from "../lib/api.js";
 import { fill, h, keyed, text } from "../lib/dom.js";
@@ -12,7 +12,7 @@ const ROWS_MAX = 6;
 const JOBS_MAX = 200;
 const KINDS_MAX = 4;
 const WORKERS_MAX = 1_000;
-/** Who has just settled its last lease is shown for so long, or rows would come and go with every job. */
+/** How long a worker without leases is still shown: otherwise rows would appear and disappear with every job. */
 const LATELY_MS = 60_000;
 
 /** @typedef {{name: string, leased: number, late: number, heard_at: string, until: string | null}} Worker */
@@ -75,9 +75,9 @@ export function workerList(list) {
   const workers = fleet.workers();
   if (!workers.length) {
     const words = world.totals?.ready
-      ? "Jobs are ready, and nobody takes them. Start a worker:"
-      : "A worker shows here while it holds a lease. Start one:";
-    return fill(list, h("li", empty({ title: "Nobody works now", text: words, command: FIRST, icon: "workers" })));
+      ? "Jobs are ready, but no worker is running. Start one:"
+      : "A worker is shown while it holds a lease. Start one:";
+    return fill(list, h("li", empty({ title: "No workers", text: words, command: FIRST, icon: "workers" })));
   }
   if (!list.querySelector("[data-worker]")) fill(list);
   keyed(list, workers.slice(0, ROWS_MAX), (worker) => worker.name, makeRow, updateRow);
@@ -86,7 +86,7 @@ export function workerList(list) {
 /** @param {Worker} worker */
 function makeRow(worker) {
   const name = h("span.name.mono", { title: worker.name }, worker.name);
-  const about = h("div.row.about", h("span.kinds"), h("span.heard", { title: "Heard of" }));
+  const about = h("div.row.about", h("span.kinds"), h("span.heard", { title: "Last seen" }));
   return h("li", { data: { worker: worker.name } }, h("div.grow", h("div.row", name, h("span.leases")), about));
 }
 

@@ -1,4 +1,4 @@
-"""Connections of which every byte is chosen: what a client's library would mend, an attacker does not."""
+"""Connections with full control over every byte: client libraries would correct what an attacker sends on purpose."""
 
 import asyncio
 import socket
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from tests.api.serving import Served
 
 SECONDS = 30.0
-"""Nothing is measured by it: it only ends a test that would wait for ever."""
+"""Nothing is measured by it: it only ends a test that would wait forever."""
 DROP_SECONDS = 0.01
 
 
-class Line(NamedTuple):
+class RawConnection(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -22,17 +22,17 @@ class Line(NamedTuple):
         self.writer.write(raw)
         await self.writer.drain()
 
-    async def answer(self) -> "Answer":
-        """The next one. Of a stream without a length, only the head."""
+    async def answer(self) -> "RawResponse":
+        """The next response. Of a stream without a length, only the headers."""
         async with asyncio.timeout(SECONDS):
             head = await self.reader.readuntil(b"\r\n\r\n")
             lines = head.decode("latin-1").split("\r\n")[:-2]
             headers = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines[1:])]
             length = int(dict(headers).get("content-length", 0))
-            return Answer(int(lines[0].split(" ")[1]), headers, await self.reader.readexactly(length))
+            return RawResponse(int(lines[0].split(" ")[1]), headers, await self.reader.readexactly(length))
 
     async def is_cut(self) -> bool:
-        """Waits until the other side has closed it, whatever it may have said before."""
+        """Wait until the other side has closed the connection, whatever it sent before."""
         async with asyncio.timeout(SECONDS):
             try:
                 while await self.reader.read(65_536):
@@ -42,7 +42,7 @@ class Line(NamedTuple):
         return True
 
 
-class Answer(NamedTuple):
+class RawResponse(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
@@ -57,16 +57,16 @@ def port_of(url: str) -> int:
 
 
 @asynccontextmanager
-async def line_to(served: Served) -> AsyncIterator[Line]:
+async def connect_raw(served: Served) -> AsyncIterator[RawConnection]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(served.url))
     try:
-        yield Line(reader, writer)
+        yield RawConnection(reader, writer)
     finally:
         writer.transport.abort()
 
 
-async def answer_to(served: Served, raw: bytes) -> Answer:
-    async with line_to(served) as line:
+async def send_raw(served: Served, raw: bytes) -> RawResponse:
+    async with connect_raw(served) as line:
         await line.say(raw)
         return await line.answer()
 
@@ -78,9 +78,10 @@ def request(method: str, path: str, *headers: str, body: bytes = b"", host: str 
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-def until_cut(line: socket.socket) -> None:
-    """Without taking anything from it: who reads would no longer be one that does not. What is sent to somebody who has
-    closed is answered by a reset."""
+def wait_until_closed(line: socket.socket) -> None:
+    """Without reading from the connection, because a client that reads would not be a client that does not read. Data
+    sent to a closed connection is answered with a reset.
+    """
     for _ in range(round(SECONDS / DROP_SECONDS)):
         try:
             line.sendall(b"\r\n")

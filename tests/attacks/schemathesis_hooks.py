@@ -1,7 +1,7 @@
-"""What Schemathesis must know about us: who asks, what not to spoil, and how long to wait. It loads this file as hooks.
+"""Hooks for Schemathesis: credentials, operations to leave out, and timeouts.
 
-It runs in a process of its own, which is told by the environment: OPERATOR_KEY and WORKER_KEY, and ASKED, a file where
-each answer is written down, so that the test can see that everything was asked.
+Schemathesis runs in a process of its own, configured by the environment: OPERATOR_KEY and WORKER_KEY, and ASKED, a file
+to which every response is logged, so that the test can verify that all operations were called.
 """
 
 import os
@@ -19,7 +19,7 @@ ASKED = Path(os.environ["ASKED"])
 
 @schemathesis.auth(refresh_interval=None)
 class ByScope:
-    """Roles are not above each other: no key opens everything."""
+    """Roles do not include each other: no key has all scopes."""
 
     def get(self, case: Any, context: Any) -> str:
         return WORKER if context.operation.definition.raw["x-scope"] == "work" else OPERATOR
@@ -30,7 +30,7 @@ class ByScope:
 
 @schemathesis.hook
 def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
-    """It takes tuples in answers for a mistake, because it rewrites them into an older form before it reads them."""
+    """Schemathesis converts the schema to an older form first and then takes tuples in responses for errors."""
     loosen(raw_schema)
 
 
@@ -46,7 +46,7 @@ def loosen(node: Any) -> None:
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
-    """Nobody saws off the branch that he sits on, and nobody waits for what does not come."""
+    """Skips operations that would revoke its own key, and those that wait."""
     for name, value in (case.path_parameters or {}).items():
         if value in OWN_IDS:
             case.path_parameters[name] = NOBODY

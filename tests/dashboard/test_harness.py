@@ -1,12 +1,12 @@
-"""The browser of these tests complains when it should: a harness that hears nothing would find every page good."""
+"""The test harness reports what it should: one that notices nothing would accept every page."""
 
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser
-from tests.dashboard.browser import paged
-from tests.dashboard.fetched import AXE, checked
-from tests.dashboard.filled import Filled
+from tests.dashboard.browser import open_page
+from tests.dashboard.npm_packages import AXE, check_hash
+from tests.dashboard.sample_service import SampleService
 
 WRONG = {
     "console.error('said by a page')": "said by a page",
@@ -20,7 +20,7 @@ WRONG = {
 ELSEWHERE = "http://elsewhere.test/"
 
 
-async def test_what_is_wrong_on_a_page_fails_the_test(browser: Browser, shown: Filled) -> None:
+async def test_errors_on_a_page_fail_the_test(browser: Browser, shown: SampleService) -> None:
     """A browser harness that ignores errors would pass every page."""
     with pytest.raises(AssertionError) as told:
         await do_wrong(browser, shown.served.url)
@@ -29,7 +29,7 @@ async def test_what_is_wrong_on_a_page_fails_the_test(browser: Browser, shown: F
 
 
 async def do_wrong(browser: Browser, url: str) -> None:
-    async with paged(browser, []) as page:
+    async with open_page(browser, []) as page:
         await page.goto(url)
         await page.locator("h1").wait_for()
         for script in WRONG:
@@ -38,15 +38,14 @@ async def do_wrong(browser: Browser, url: str) -> None:
         await page.goto(ELSEWHERE)
 
 
-async def test_what_is_allowed_does_not(browser: Browser) -> None:
-    """Expected messages must not hide the unexpected ones by failing every test."""
-    async with paged(browser, ["by a page"]) as page:
+async def test_allowed_messages_do_not_fail_the_test(browser: Browser) -> None:
+    async with open_page(browser, ["by a page"]) as page:
         await page.evaluate("() => console.error('said by a page')")
 
 
-def test_a_package_that_is_not_what_it_was_is_refused(tmp_path: Path) -> None:
-    """A changed download would run foreign code in the test environment."""
+def test_a_package_with_another_hash_is_refused(tmp_path: Path) -> None:
+    """Expected messages must not hide the unexpected ones by failing every test."""
     archive = tmp_path / "axe-core.tgz"
     archive.write_bytes(b"something else")
     with pytest.raises(ValueError, match="is not what it was"):
-        checked(archive, AXE)
+        check_hash(archive, AXE)

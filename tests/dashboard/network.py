@@ -1,27 +1,27 @@
-"""page ─► [line] ─► service: what lies between them on the way, and may let some of it through only."""
+"""page ─► [network] ─► service: blocks some of the transports between them."""
 
 from playwright.async_api import Page, Route, WebSocketRoute
 
 ALL = frozenset({"socket", "stream", "request"})
 
 
-class Line:
-    """`await Line(page).lay()`, before the page is opened."""
+class Network:
+    """Use it as `await Network(page).install()`, before the page is opened."""
 
     def __init__(self, page: Page, *blocked: str) -> None:
         self.page = page
         self.blocked = set(blocked)
         self.silent: set[str] = set()
-        """What is neither let through nor refused."""
+        """Requests that are neither passed on nor refused."""
         self.sockets: list[WebSocketRoute] = []
 
-    async def lay(self) -> "Line":
+    async def install(self) -> "Network":
         await self.page.route_web_socket("**/v1/**", self._socket)
         await self.page.route("**/v1/**", self._request)
         return self
 
     async def cut(self, *blocked: str) -> None:
-        """Now, and until it is mended."""
+        """From now on, until `mend` is called."""
         self.blocked |= set(blocked)
         for socket in self.sockets if "socket" in blocked else ():
             await socket.close(code=1001)

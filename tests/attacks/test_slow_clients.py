@@ -1,4 +1,4 @@
-"""Clients that take their time, in every way there is: they are cut off after a while, and keep nobody waiting."""
+"""Slow clients of every kind are disconnected after a time and do not delay other requests."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.serving import Served
-from tests.attacks.lines import SECONDS, Line, line_to, port_of, request, until_cut
+from tests.attacks.raw_connections import SECONDS, RawConnection, connect_raw, port_of, request, wait_until_closed
 
 from leaseway.api.connection import READ_BYTES_MIN, HttpConnection
 
@@ -16,17 +16,17 @@ HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"10000\r\n" + b" " * 65_536 + b"\r\n"
 SOON = 0.05
-"""Instead of many seconds."""
+"""In place of many seconds."""
 
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:
-    """What is attacked here is before any store."""
+    """The store does not matter here: the attacks end before it."""
     return f"sqlite:///{tmp_path / 'work.db'}"
 
 
-async def test_hundreds_of_slow_ones_keep_nobody_waiting(served: Served) -> None:
-    """Each holds a connection and nothing else: no thread, no transaction, no turn in a queue."""
+async def test_hundreds_of_slow_clients_do_not_delay_others(served: Served) -> None:
+    """Each slow client holds a connection and nothing else: no thread, no transaction, no place in a queue."""
     beginnings = (
         b"",
         HEAD,
@@ -36,7 +36,7 @@ async def test_hundreds_of_slow_ones_keep_nobody_waiting(served: Served) -> None
     )
     async with AsyncExitStack() as stack:
         for number in range(250):
-            line = await stack.enter_async_context(line_to(served))
+            line = await stack.enter_async_context(connect_raw(served))
             await line.say(beginnings[number % len(beginnings)])
         answers = [
             await served.client.get("/healthz"),
@@ -47,8 +47,8 @@ async def test_hundreds_of_slow_ones_keep_nobody_waiting(served: Served) -> None
     assert len(answers[-1].json()["items"]) == 1
 
 
-async def drip(line: Line, drop: bytes) -> None:
-    """A little now and then, for as long as it is taken."""
+async def drip(line: RawConnection, drop: bytes) -> None:
+    """Send a little from time to time, as long as the connection is open."""
     try:
         while not line.writer.transport.is_closing():
             line.writer.write(drop)
@@ -79,13 +79,13 @@ async def drip(line: Line, drop: bytes) -> None:
         pytest.param(request("POST", "/v1/jobs", "Content-Length: 300000"), b" ", id="what is too large"),
     ],
 )
-async def test_who_sends_drop_by_drop_is_cut_off(
+async def test_a_client_that_sends_slowly_is_disconnected(
     served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes, drop: bytes
 ) -> None:
-    """The server waits for ever, if it is not told otherwise: enough of these, and there is no room for anybody."""
+    """By default the server waits forever: enough slow clients would use up all connections."""
     for bound in ("connection.HEADER_SECONDS", "connection.BODY_SECONDS", "request_body.BODY_SECONDS_MAX"):
         monkeypatch.setattr(f"leaseway.api.{bound}", SOON)
-    async with line_to(served) as line, asyncio.TaskGroup() as group:
+    async with connect_raw(served) as line, asyncio.TaskGroup() as group:
         await line.say(first)
         dripping = group.create_task(drip(line, drop))
         assert await line.is_cut()
@@ -93,61 +93,63 @@ async def test_who_sends_drop_by_drop_is_cut_off(
 
 
 async def test_a_header_without_end_is_not_collected(served: Served) -> None:
-    """The parser tells of a header when it has all of it, so somebody else must count."""
-    async with line_to(served) as line:
+    """The parser reports a header when it is complete, so its bytes must be counted elsewhere."""
+    async with connect_raw(served) as line:
         await line.say(HEAD + b"X-Long: ")
         with pytest.raises(ConnectionError):
             await flood(line, b"x" * 100_000)
 
 
-async def flood(line: Line, drop: bytes) -> None:
-    """More than the system's buffers hold, and not for long."""
+async def flood(line: RawConnection, drop: bytes) -> None:
+    """More than the buffers of the system hold, but briefly."""
     for _ in range(400):
         await line.say(drop)
 
 
 async def test_a_body_without_end_is_not_collected(served: Served) -> None:
+    async with connect_raw(served) as line, asyncio.TaskGroup() as group:
     """A chunked body has no declared length, so it must be cut off before it fills the memory."""
-    async with line_to(served) as line, asyncio.TaskGroup() as group:
         await line.say(CHUNKED)
         flooding = group.create_task(drip(line, CHUNK))
         assert (await line.answer()).status == 413
         flooding.cancel()
 
 
-async def test_who_pipelines_is_answered_in_order(served: Served) -> None:
-    """The bounds count each request apart: a client that sends many at once has done nothing wrong."""
+async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
+    """The limits apply to each request: a client that pipelines requests does nothing wrong."""
     body = b'{"kind": "add", "arguments": {"a": 1}}'
-    async with line_to(served) as line:
+    async with connect_raw(served) as line:
         for _ in range(3):
             await line.say(request("POST", "/v1/jobs", "Content-Type: application/json", body=body) * 20)
             answers = [await line.answer() for _ in range(20)]
             assert {answer.status for answer in answers} == {202}
 
 
-# -- who does not take what he asked for -------------------------------------------------------------------------------
+# -- clients that do not read -----------------------------------------------------------------------------------------
 
 
 def unread(served: Served) -> socket.socket:
-    """With so little room that a page of the dashboard does not fit."""
+    """With buffers so small that a page of the dashboard does not fit."""
     line = socket.socket()
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     line.connect(("127.0.0.1", port_of(served.url)))
     return line
 
 
-async def test_who_does_not_read_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than the system's buffers hold stays with us, and with it a request that cannot go on."""
+async def test_a_client_that_does_not_read_is_disconnected(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What exceeds the buffers of the system stays in the process, with a request that cannot finish."""
     monkeypatch.setattr("leaseway.api.connection.READ_SECONDS", SOON)
     with unread(served) as line:
         await asyncio.to_thread(line.sendall, request("GET", "/v1/openapi.json") * 300)
-        await asyncio.to_thread(until_cut, line)
+        await asyncio.to_thread(wait_until_closed, line)
     assert (await served.client.get("/healthz")).status_code == 200
     assert served.api.state.requests.in_progress == 0
 
 
-async def test_who_reads_slowly_is_not_cut_off(served: Served) -> None:
-    """As long as it gets less: a bad line is no attack. The bound is asked here instead of waited for."""
+async def test_a_client_that_reads_slowly_stays_connected(served: Served) -> None:
+    """A slow connection is not an attack as long as the client reads. The check is called directly in place of
+    waiting.
+    """
     with unread(served) as line:
         await asyncio.to_thread(line.sendall, request("GET", "/v1/openapi.json") * 300)
         async with asyncio.timeout(SECONDS):
@@ -161,5 +163,7 @@ async def test_who_reads_slowly_is_not_cut_off(served: Served) -> None:
 
 
 def paused_line() -> HttpConnection | None:
-    lines = [each for each in gc.get_objects() if type(each) is HttpConnection]  # a proxy of others may be dead by now
+    lines = [
+        each for each in gc.get_objects() if type(each) is HttpConnection
+    ]  # a proxy of another test may have ended by now
     return next((each for each in lines if each.flow is not None and each.flow.write_paused), None)

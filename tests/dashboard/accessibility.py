@@ -1,4 +1,4 @@
-"""What hinders people on a page, as axe sees it, in the light and in the dark; and on screens of any width."""
+"""Accessibility problems that axe finds, in both themes; and pages that are wider than the screen."""
 
 from typing import Any, Literal
 
@@ -20,13 +20,13 @@ AT_WIDTH = """(width) => new Promise((done) => {
 
 
 async def resize(page: Page, width: int) -> None:
-    """Until it is drawn for it: charts learn their new width at the end of a frame, and are wider before."""
+    """Waits until the page is rendered: charts receive their new width at the end of a frame."""
     await page.set_viewport_size({"width": width, "height": 844})
     await page.evaluate(AT_WIDTH, width)
 
 
-async def hindrances(page: Page, axe: str) -> list[Any]:
-    """Nothing serious, if empty. `axe` is the program."""
+async def accessibility_problems(page: Page, axe: str) -> list[Any]:
+    """Empty: no serious problems. `axe` is its source code."""
     if await page.evaluate("() => typeof axe") == "undefined":
         await page.evaluate(axe)
     found: list[Any] = []

@@ -1,4 +1,4 @@
-"""An app for the pages to show: jobs that are done, that fail, and shards of an import."""
+"""An app with jobs that succeed, jobs that fail, and shards of an import."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ MARKUP = '<img src=x onerror="document.title=1">'
 """A payload that tries to be HTML."""
 
 
-def shop_of(folder: Path) -> App:
+def build_jobs_app(folder: Path) -> App:
     app = App(f"sqlite:///{folder / 'work.db'}")
 
     @app.job
@@ -35,14 +35,14 @@ def shop_of(folder: Path) -> App:
 
 
 @asynccontextmanager
-async def shop(folder: Path, page: Page) -> AsyncIterator[Served]:
-    async with serving(shop_of(folder)) as served:
+async def serve_jobs_app(folder: Path, page: Page) -> AsyncIterator[Served]:
+    async with serving(build_jobs_app(folder)) as served:
         yield served
-        # Streams end with the page: the service shall not have to wait for them.
+        # Streams end with the page, so that the service does not have to wait for them.
         await page.goto("about:blank")
 
 
-async def submitted(served: Served, kind: str, queue: str | None = None, **arguments: object) -> str:
+async def submit_job(served: Served, kind: str, queue: str | None = None, **arguments: object) -> str:
     """The id of the job."""
     body = {"kind": kind, "arguments": arguments, **({"queue": queue} if queue else {})}
     answer = await served.client.post("/v1/jobs", json=body)

@@ -1,4 +1,4 @@
-"""A service with something of everything, for tests that only look: it is made once, and no test changes it."""
+"""A service with some data of every kind, for tests that only read: it is started once, and no test changes it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.api.serving import Served, serving
-from tests.dashboard.shop import MARKUP, shop_of, submitted
+from tests.dashboard.jobs_app import MARKUP, build_jobs_app, submit_job
 
 from leaseway import App, Limit
 from leaseway.domain.exchange import Exchange, Wants
@@ -15,13 +15,13 @@ from leaseway.domain.ids import Token, WorkerId
 LONG = "a-name-that-is-longer-than-the-screen-of-a-phone-is-wide"
 
 
-class Filled(NamedTuple):
+class SampleService(NamedTuple):
     served: Served
     failed: str
-    """The id of a job that failed."""
+    """The id of a failed job."""
 
     def addresses(self) -> dict[str, str]:
-        """Of every page, by what its heading says."""
+        """The paths of all pages, by their headings."""
         job, run = f"/jobs/{self.failed}", "/imports/ocm/first"
         named = {"broken": job, "ocm": run, "Overview": "/", "Dead letters": "/dead"}
         others = ["Jobs", "Imports", "Lanes", "Limits", "Budgets", "Workers"]
@@ -32,16 +32,16 @@ PAGES = ["Overview", "Jobs", "broken", "Dead letters", "Imports", "ocm", "Lanes"
 
 
 @asynccontextmanager
-async def filled(folder: Path) -> AsyncIterator[Filled]:
+async def sample_service(folder: Path) -> AsyncIterator[SampleService]:
     async with serving(app_in(folder)) as served:
-        failed = await with_ended(served)
-        await with_waiting(served)
-        await with_agreed(served)
-        yield Filled(served, failed)
+        failed = await add_finished_jobs(served)
+        await add_waiting_jobs(served)
+        await add_definitions(served)
+        yield SampleService(served, failed)
 
 
 def app_in(folder: Path) -> App:
-    app = shop_of(folder)
+    app = build_jobs_app(folder)
 
     @app.job(limits=[Limit("rare", "1/hour")], queue="slow")
     async def rare(n: int) -> int:
@@ -50,11 +50,11 @@ def app_in(folder: Path) -> App:
     return app
 
 
-async def with_ended(served: Served) -> str:
+async def add_finished_jobs(served: Served) -> str:
     for text in ("late", MARKUP, "one", "two"):
-        failed = await submitted(served, "broken", text=text)
-    await submitted(served, "add", a=1, queue=MARKUP)
-    cancelled = await submitted(served, "add", a=2)
+        failed = await submit_job(served, "broken", text=text)
+    await submit_job(served, "add", a=1, queue=MARKUP)
+    cancelled = await submit_job(served, "add", a=2)
     await served.client.post(f"/v1/jobs/{cancelled}/cancel")
     for shard in ("id=0-100", "id=100-200", "bad"):
         arguments = {"run": "first", "shard": f"ocm/{shard}/0f0f"}
@@ -63,18 +63,18 @@ async def with_ended(served: Served) -> str:
     return failed
 
 
-async def with_waiting(served: Served) -> None:
-    """For a worker, for a limit that nobody has defined, for its time; and one that is at work."""
-    await submitted(served, "rare", n=1)
-    await submitted(served, "add", a=1, queue=LONG)
-    await submitted(served, "add", a=1, queue="busy")
+async def add_waiting_jobs(served: Served) -> None:
+    """Jobs that wait for a worker, for an undefined limit, and for their time; and a running job."""
+    await submit_job(served, "rare", n=1)
+    await submit_job(served, "add", a=1, queue=LONG)
+    await submit_job(served, "add", a=1, queue="busy")
     body = {"kind": "add", "arguments": {"a": 1}, "run_at": "2199-01-01T00:00:00Z"}
     assert (await served.client.post("/v1/jobs", json=body)).status_code == 202
     wants = Wants(("busy",), 1, Token("token"))
     await served.service.world.store.jobs.exchange(Exchange(WorkerId(f"{LONG}-7"), (), wants))
 
 
-async def with_agreed(served: Served) -> None:
+async def add_definitions(served: Served) -> None:
     for name in ("maps", LONG):
         limit = {"rates": ["100/minute", "5000/day"], "concurrency": 8}
         assert (await served.client.put(f"/v1/limits/{name}", json=limit)).is_success

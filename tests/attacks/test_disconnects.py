@@ -1,11 +1,11 @@
-"""Clients that leave in the middle: their affair, and no fault of ours."""
+"""Clients that disconnect in the middle of a request are not server errors."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 from tests.api.serving import Served
-from tests.attacks.lines import SECONDS, line_to, request
+from tests.attacks.raw_connections import SECONDS, connect_raw, request
 
 HALF = {
     "a submission": request("POST", "/v1/jobs", "Content-Length: 100"),
@@ -16,8 +16,10 @@ HALF = {
 }
 
 
-async def test_who_leaves_in_the_middle_is_no_failure(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """Else whoever likes fills the log with tracebacks and rings the alarm."""
+async def test_a_client_that_disconnects_is_not_a_server_error(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise any client could fill the log with tracebacks and trigger alarms."""
     requests = served.api.state.requests
     for half in HALF.values():
         before = sum(requests.counts.values())
@@ -28,10 +30,10 @@ async def test_who_leaves_in_the_middle_is_no_failure(served: Served, caplog: py
 
 
 async def leave_after(served: Served, half: bytes) -> None:
-    """When it has been heard; and waits until that is over."""
+    """Disconnects when the request has arrived, and waits until the service has finished it."""
     requests = served.api.state.requests
     before = sum(requests.counts.values())
-    async with line_to(served) as line:
+    async with connect_raw(served) as line:
         await line.say(half)
         await until(lambda: requests.in_progress == 1 or sum(requests.counts.values()) > before)
     await until(lambda: sum(requests.counts.values()) > before)

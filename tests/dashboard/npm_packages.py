@@ -1,7 +1,7 @@
-"""npm's registry ─► .tools: what the tests of the dashboard need, and what no wheel holds.
+"""npm registry ─► .tools: what the tests of the dashboard need and no wheel contains.
 
-Each is fetched once for a checkout, in the version and with the content that are written here. Nothing of it is
-installed: a package is an archive, and none of its scripts is run. npm asks the registry that the machine is set to.
+Each package is fetched once per checkout, in the version and with the hash given here. Nothing is installed: a package
+is an archive, and none of its scripts is run. npm uses the registry that the machine is configured for.
 """
 
 import base64
@@ -50,11 +50,11 @@ TYPESCRIPT = Package(
 
 
 class NotFetchedError(Exception):
-    """It is not there, and it cannot be fetched from here."""
+    """The package is missing and cannot be fetched."""
 
 
 def node() -> Path:
-    """From a wheel: it needs nothing of the system."""
+    """From a wheel: it needs nothing from the system."""
     return node_home() / "bin" / "node"
 
 
@@ -65,8 +65,8 @@ def node_home() -> Path:
     return Path(wheel.origin).parent
 
 
-def fetched(package: Package, say: Callable[[str], None], finish: Callable[[Path], None] | None = None) -> Path:
-    """The folder with the package. `finish` makes the rest of it, once."""
+def fetch_package(package: Package, say: Callable[[str], None], finish: Callable[[Path], None] | None = None) -> Path:
+    """The folder with the package. `finish` completes it, once."""
     TOOLS.mkdir(exist_ok=True)
     with locked(TOOLS / "fetching.lock"):
         if not package.folder.exists():
@@ -75,14 +75,14 @@ def fetched(package: Package, say: Callable[[str], None], finish: Callable[[Path
                 unpacked = unpack(pack(package, Path(work)), Path(work))
                 if finish:
                     finish(unpacked)
-                unpacked.rename(package.folder)  # whoever is interrupted before has fetched nothing
+                unpacked.rename(package.folder)  # an interrupted fetch leaves nothing behind
     return package.folder
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time. The system opens it again when the process ends, however it ends."""
-    import fcntl  # here, because some systems have none: they get no further than `node`
+    """One process at a time. The system releases the lock when the process ends."""
+    import fcntl  # imported here, because some systems do not have it
 
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -93,11 +93,11 @@ def pack(package: Package, folder: Path) -> Path:
     """The package's archive."""
     run_npm("pack", f"{package.name}@{package.version}", "--pack-destination", str(folder), cache=folder / "cache")
     (archive,) = folder.glob("*.tgz")
-    return checked(archive, package)
+    return check_hash(archive, package)
 
 
-def checked(archive: Path, package: Package) -> Path:
-    """Who owns the registry, or the name in it, does not own what we run."""
+def check_hash(archive: Path, package: Package) -> Path:
+    """The hash is checked, because the registry could be compromised."""
     digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     if digest != package.sha512:
         raise ValueError(f"{package.name} {package.version} is not what it was: its SHA-512 is {digest}")
@@ -105,10 +105,10 @@ def checked(archive: Path, package: Package) -> Path:
 
 
 def run_npm(*arguments: str, cache: Path) -> None:
-    # As a file, the wheel's bin/npm looks for its modules in the wrong place.
+    # As a file, the wheel's bin/npm searches its modules in the wrong place.
     npm = node_home() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     options = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000", f"--cache={cache}"]
-    # The wheel's npm would look for the machine's settings inside the wheel.
+    # The wheel's npm would search the machine's settings inside the wheel.
     options += [f"--globalconfig={path}" for path in MACHINE_SETTINGS if path.exists()][:1]
     environment = {"NODE_USE_SYSTEM_CA": "1", **os.environ}
     command = [str(node()), str(npm), *arguments, *options]

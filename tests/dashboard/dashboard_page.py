@@ -1,4 +1,4 @@
-"""A service with something to show, for the tests of the dashboard."""
+"""A service with some data, for the tests of the dashboard."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ HTML = "<b onclick=alert(1)>bold</b>"
 """A name that tries to be markup."""
 
 
-def app_in(folder: Path) -> App:
+def build_app(folder: Path) -> App:
     app = App(f"sqlite:///{folder / 'work.db'}")
 
     @app.job
@@ -33,12 +33,12 @@ def app_in(folder: Path) -> App:
 
 
 @asynccontextmanager
-async def dashboard(folder: Path, page: Page, path: str = "/", **settings: Any) -> AsyncIterator[Served]:
-    """The page is open at `path` when it begins."""
-    async with serving(app_in(folder), **settings) as served:
+async def open_dashboard(folder: Path, page: Page, path: str = "/", **settings: Any) -> AsyncIterator[Served]:
+    """Yields with the page open at `path`."""
+    async with serving(build_app(folder), **settings) as served:
         await open_at(page, served, path)
         yield served
-        # Streams end with the page: the service shall not have to wait for them.
+        # Streams end with the page, so that the service does not have to wait for them.
         await page.goto("about:blank")
 
 

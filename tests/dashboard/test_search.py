@@ -1,10 +1,10 @@
-"""What is rare in a large store is found, by the page of jobs as by whoever asks the service."""
+"""A rare job in a large store is found by the page of jobs."""
 
 from pathlib import Path
 
 from playwright.async_api import Page, expect
 from tests.api.serving import Served
-from tests.dashboard.shop import shop, submitted
+from tests.dashboard.jobs_app import serve_jobs_app, submit_job
 
 from leaseway.domain.inspection import SCAN_MAX
 
@@ -12,8 +12,8 @@ BULK = 1_000
 
 
 async def buried(served: Served) -> str:
-    """The id of a job behind more others than one look goes through."""
-    id_ = await submitted(served, "broken", text="needle")
+    """The id of a job behind more others than one search step reads."""
+    id_ = await submit_job(served, "broken", text="needle")
     for _ in range(SCAN_MAX // BULK + 1):
         item = {"kind": "add", "arguments": {"a": 1}}
         reply = await served.client.post("/v1/jobs/bulk", json={"items": [item] * BULK})
@@ -21,9 +21,9 @@ async def buried(served: Served) -> str:
     return id_
 
 
-async def test_what_is_rare_is_found_behind_thousands_of_others(page: Page, tmp_path: Path) -> None:
-    """“No job matches” would be a lie, if it meant that nobody has looked further."""
-    async with shop(tmp_path, page) as served:
+async def test_a_rare_job_is_found_behind_thousands_of_others(page: Page, tmp_path: Path) -> None:
+    """“No job matches” would be wrong if the search had only stopped early."""
+    async with serve_jobs_app(tmp_path, page) as served:
         needle = await buried(served)
         first = (await served.client.get("/v1/jobs", params={"kind": "broken"})).json()
         assert (first["items"], first["next"] is None) == ([], False)

@@ -1,4 +1,4 @@
-"""From the type of a body ─► bodies that fit it, each with one number at the edge of what can be."""
+"""type of a body ─► valid bodies, each with one number at the limit of its type"""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -8,12 +8,12 @@ import msgspec
 from msgspec import inspect
 
 NUMBERS = (2**31, 2**63)
-"""One more than the columns of databases take."""
+"""One more than the columns of databases can hold."""
 Place = tuple[str | int, ...]
 
 
-def sample_of(kind: Any) -> Any:
-    """A body in which everything is said that can be said."""
+def sample_body(kind: Any) -> Any:
+    """A body with all optional fields."""
     return sample(inspect.type_info(kind))
 
 
@@ -47,23 +47,23 @@ def sample(info: inspect.Type) -> Any:
     raise AssertionError(f"{info}: say here what such a value looks like")
 
 
-def leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Of NULL there is nothing to change."""
+def leaf_values(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """None has no numbers to change."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, each in inside:
-        yield from leaves(each, (*place, name))
+        yield from leaf_values(each, (*place, name))
     if not isinstance(value, dict | list):
         yield place, value
 
 
-def edges_of(kind: Any) -> Iterator[tuple[Place, bytes]]:
-    whole = sample_of(kind)
-    for place, value in leaves(whole):
+def extreme_bodies(kind: Any) -> Iterator[tuple[Place, bytes]]:
+    whole = sample_body(kind)
+    for place, value in leaf_values(whole):
         for edge in NUMBERS if isinstance(value, int) and not isinstance(value, bool) else ():
-            yield place, msgspec.json.encode(changed(whole, place, edge))
+            yield place, msgspec.json.encode(with_value(whole, place, edge))
 
 
-def changed(whole: Any, place: Place, value: Any) -> Any:
+def with_value(whole: Any, place: Place, value: Any) -> Any:
     copy = deepcopy(whole)
     inner = copy
     for name in place[:-1]:
