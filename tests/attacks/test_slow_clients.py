@@ -107,8 +107,8 @@ async def flood(line: RawConnection, drop: bytes) -> None:
 
 
 async def test_a_body_without_end_is_not_collected(served: Served) -> None:
-    async with connect_raw(served) as line, asyncio.TaskGroup() as group:
     """A chunked body has no declared length, so it must be cut off before it fills the memory."""
+    async with connect_raw(served) as line, asyncio.TaskGroup() as group:
         await line.say(CHUNKED)
         flooding = group.create_task(drip(line, CHUNK))
         assert (await line.answer()).status == 413

@@ -15,8 +15,8 @@ async def planned(served: Served, run: str, *shards: str) -> None:
 
 
 async def test_without_imports_the_page_says_how_to_begin(page: Page, tmp_path: Path) -> None:
-    async with serve_jobs_app(tmp_path, page) as served:
     """An empty page does not tell a new user what to do next."""
+    async with serve_jobs_app(tmp_path, page) as served:
         await page.goto(f"{served.url}/#/imports")
         await expect(page.locator(".empty")).to_contain_text("leaseway import run")
 
@@ -38,8 +38,8 @@ async def test_a_run_is_watched_to_its_end(page: Page, tmp_path: Path) -> None:
 
 
 async def test_shards_are_a_grid_and_the_failed_are_retried(page: Page, tmp_path: Path) -> None:
-    async with serve_jobs_app(tmp_path, page) as served:
     """An operator must see which parts failed and must be able to retry only those."""
+    async with serve_jobs_app(tmp_path, page) as served:
         await planned(served, "first", "id=0-100", "id=100-200", "bad")
         await served.settle()
         await page.goto(f"{served.url}/#/imports/ocm/first")

@@ -21,9 +21,9 @@ async def test_the_texts_of_a_job_are_never_markup(page: Page, tmp_path: Path) -
 
 
 async def test_a_job_is_watched_from_ready_to_done(page: Page, tmp_path: Path) -> None:
+    """A page that shows an old state makes users submit the job again."""
     async with serve_jobs_app(tmp_path, page) as served:
         id_ = await submit_job(served, "add", a=41)
-    """A page that shows an old state makes users submit the job again."""
         await page.goto(f"{served.url}/#/jobs/{id_}")
         await expect(page.locator(".why-text")).to_contain_text("waits for a worker")
         await expect(page.locator(".why")).to_contain_text("leaseway work")
@@ -67,8 +67,8 @@ async def test_a_job_is_retried_cancelled_and_discarded_from_its_page(page: Page
 
 
 async def test_a_job_that_is_not_there_leads_back(page: Page, tmp_path: Path) -> None:
-    async with serve_jobs_app(tmp_path, page) as served:
     """Links to pruned jobs stay in chats and tickets."""
+    async with serve_jobs_app(tmp_path, page) as served:
         await page.goto(f"{served.url}/#/jobs/01m7hpkezzg5vddjcv9v0j9999")
         await expect(page.locator(".empty")).to_contain_text("There is no such job")
         await page.get_by_role("link", name="All jobs").click()

@@ -49,10 +49,10 @@ async def test_many_jobs_are_retried_after_a_confirmation_with_their_number(page
 
 
 async def test_filters_are_in_the_address_and_survive_a_reload(page: Page, tmp_path: Path) -> None:
+    """Users share the URL of what they see."""
     async with serve_jobs_app(tmp_path, page) as served:
         await submit_job(served, "broken")
         await submit_job(served, "add", a=1)
-    """Users share the URL of what they see."""
         await page.goto(f"{served.url}/#/jobs")
         await expect(page.locator("tr[data-row]")).to_have_count(2)
         await page.get_by_label("Kind", exact=True).fill("broken")
@@ -65,8 +65,8 @@ async def test_filters_are_in_the_address_and_survive_a_reload(page: Page, tmp_p
 
 
 async def test_older_jobs_are_a_page_away_and_new_ones_do_not_come_in_there(page: Page, tmp_path: Path) -> None:
-    async with serve_jobs_app(tmp_path, page) as served:
     """Rows that move while a user selects them would lead to the wrong job."""
+    async with serve_jobs_app(tmp_path, page) as served:
         items = [{"kind": "add", "arguments": {"a": number}} for number in range(60)]
         await served.client.post("/v1/jobs/bulk", json={"items": items})
         await page.goto(f"{served.url}/#/jobs")
@@ -81,9 +81,9 @@ async def test_older_jobs_are_a_page_away_and_new_ones_do_not_come_in_there(page
 
 
 async def test_an_id_opens_its_job_by_the_keyboard_alone(page: Page, tmp_path: Path) -> None:
+    """Users without a mouse need to reach a job, too."""
     async with serve_jobs_app(tmp_path, page) as served:
         id_ = await submit_job(served, "add", a=1)
-    """Users without a mouse need to reach a job, too."""
         await page.goto(f"{served.url}/#/jobs")
         await expect(page.locator("tr[data-row]")).to_have_count(1)
         await page.keyboard.press("/")

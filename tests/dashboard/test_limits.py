@@ -7,8 +7,8 @@ from tests.dashboard.dashboard_page import open_dashboard
 
 
 async def test_a_limit_is_made_and_used_at_once(page: Page, tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, page, "/limits") as served:
     """A limit that differs from what the user typed would be noticed only by the provider."""
+    async with open_dashboard(tmp_path, page, "/limits") as served:
         await page.get_by_role("button", name="New limit").click()
         await fill_in(page, name="maps", rates="100/minute, 5,000/day", concurrency="8")
         await expect(page.get_by_role("heading", name="maps", exact=True)).to_be_visible()
@@ -50,8 +50,8 @@ async def test_a_change_is_confirmed(page: Page, tmp_path: Path) -> None:
 
 
 async def test_a_concurrent_change_is_not_overwritten(page: Page, tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, page, "/limits") as served:
     """Two operators may edit the same limit during an incident."""
+    async with open_dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         await page.get_by_role("button", name="Change maps").click()
         await served.client.put("/v1/limits/maps", json={"rates": ["10/minute"]})
@@ -62,8 +62,8 @@ async def test_a_concurrent_change_is_not_overwritten(page: Page, tmp_path: Path
 
 
 async def test_removing_is_confirmed_and_the_safe_button_has_the_focus(page: Page, tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, page, "/limits") as served:
     """One key press must not remove the limit of a running system."""
+    async with open_dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         await page.get_by_role("button", name="Remove maps").click()
         await expect(page.locator("dialog").get_by_role("button", name="Keep it")).to_be_focused()
@@ -76,8 +76,8 @@ async def test_removing_is_confirmed_and_the_safe_button_has_the_focus(page: Pag
 
 
 async def test_a_budget_is_made_and_changed(page: Page, tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, page, "/budgets") as served:
     """A misread amount is real money."""
+    async with open_dashboard(tmp_path, page, "/budgets") as served:
         await page.get_by_role("button", name="New budget").click()
         await fill_in(page, name="spend", limit="25")
         await expect(page.locator(".board-figure strong")).to_have_text("$25.00")

@@ -26,9 +26,9 @@ async def test_without_websockets_events_come_over_a_stream(page: Page, tmp_path
 
 
 async def test_without_any_stream_the_page_polls(page: Page, tmp_path: Path) -> None:
+    """Some proxies block WebSockets and event streams, and the page must stay current there."""
     await Network(page, "socket", "stream").install()
     async with open_dashboard(tmp_path, page) as served:
-    """Some proxies block WebSockets and event streams, and the page must stay current there."""
         await expect_way(page, "polling", "polling")
         await expect_news(page, served)
 

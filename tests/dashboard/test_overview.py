@@ -38,8 +38,8 @@ async def test_the_command_that_it_shows_works(page: Page, tmp_path: Path) -> No
 
 
 async def test_a_change_is_seen_without_a_reload(page: Page, tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, page) as served:
     """Operators leave the overview open and trust that it is current."""
+    async with open_dashboard(tmp_path, page) as served:
         await expect(page.locator(".live-mark")).to_have_text("live")
         await submit(served, "add", 3, arguments={"a": 1})
         await submit(served, "broken", 2)
@@ -62,8 +62,8 @@ async def test_a_lane_says_what_it_waits_for(page: Page, tmp_path: Path) -> None
 
 
 async def test_a_name_that_tries_to_be_markup_stays_text(page: Page, tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, page) as served:
     """A tenant chooses queue names, and a script in one would run with the operator's rights."""
+    async with open_dashboard(tmp_path, page) as served:
         await submit(served, "add", arguments={"a": 1}, queue=HTML)
         await expect(page.locator("td.name")).to_contain_text(HTML)
         assert await page.locator("main b").count() == 0
@@ -92,11 +92,11 @@ async def test_the_overview_loads_few_bytes(page: Page, tmp_path: Path) -> None:
 
 
 async def test_everything_can_be_reached_by_keys(page: Page, tmp_path: Path) -> None:
+    """Users without a mouse need every page."""
     await page.clock.set_fixed_time(
         0
     )  # the time between two keys of one shortcut does not matter, on the slowest machine
     async with open_dashboard(tmp_path, page) as served:
-    """Users without a mouse need every page."""
         await submit(served, "add", arguments={"a": 1})
         await expect(page.locator("tbody tr")).to_have_count(1)
         await page.keyboard.press("j")
@@ -113,9 +113,9 @@ async def test_everything_can_be_reached_by_keys(page: Page, tmp_path: Path) -> 
 
 
 async def test_keyboard_users_can_skip_the_menu(page: Page, tmp_path: Path) -> None:
+    """Keyboard users would otherwise pass the whole menu on every page."""
     async with open_dashboard(tmp_path, page):
         # The target of the first Tab differs between versions of the browser; in the page, nothing precedes the link.
-    """Keyboard users would otherwise pass the whole menu on every page."""
         first = page.locator("a, button, input, [tabindex]").first
         await expect(first).to_have_class("skip")
         await first.focus()

@@ -7,8 +7,8 @@ from tests.dashboard.dashboard_page import open_at, open_dashboard, submit
 
 
 async def test_a_limit_is_paused_and_resumed(page: Page, tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, page, "/limits") as served:
     """A pause stops the work of all workers, so one mistaken click must not be enough."""
+    async with open_dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         board = page.get_by_label("maps", exact=True)
         await page.get_by_role("button", name="Pause maps").click()

@@ -53,8 +53,8 @@ async def test_dialogs_are_accessible(page: Page, tmp_path: Path, axe: str) -> N
 
 
 async def test_the_login_page_is_accessible(page: Page, tmp_path: Path, axe: str) -> None:
-    async with open_dashboard(tmp_path, page, auth=True):
     """An inaccessible login page locks users out of everything else."""
+    async with open_dashboard(tmp_path, page, auth=True):
         await page.get_by_label("Key", exact=True).fill("lw_wrong")
         await page.get_by_role("button", name="Log in").click()
         await expect(page.locator(".said")).to_contain_text("not valid")
