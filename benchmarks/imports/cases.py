@@ -69,7 +69,7 @@ def limited(rate: str, size: Size) -> list[Figure]:
     begin_ns, seconds = journal[LIMITED_WORKERS].at_ns + int(size.warm_seconds * 1e9), size.limited_seconds
     sent = sum(begin_ns <= page.at_ns < begin_ns + seconds * 1e9 for page in journal)
     stated, window = parse_rate("rate", rate), sized(Limit("ocm", rate).definition).windows[0]
-    percent, left = 100 * sent / (PER_SECOND * seconds), 100 * sent / (seconds * 1e9 / window.token_ns)
+    percent, left = 100 * sent / (PER_SECOND * seconds), 100 * sent / (seconds * 1e9 / window.permit_ns)
     seen = f"{report['requests']:,} requests since the start, from the provider's request log"
     note = (
         f"{LIMITED_WORKERS} workers: {sent:,} pages in {seconds:g} s; {left:.0f} % of what the limiter grants, which "

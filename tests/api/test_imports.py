@@ -195,7 +195,7 @@ async def test_clients_bring_no_specs(importing: Served) -> None:
     for body in ({"spec": "x"}, {"base_url": "http://169.254.169.254"}, {"path": "/etc/passwd"}):
         assert (await importing.client.post(f"{BASE}/runs", json=body)).status_code == 422
         assert (await importing.client.post(f"{BASE}/plan", json=body)).status_code == 422
-    for field, value in (("run", "a/b"), ("run", "é"), ("run", ""), ("seats", -1), ("requests_max", 0)):
+    for field, value in (("run", "a/b"), ("run", "é"), ("run", ""), ("concurrency", -1), ("requests_max", 0)):
         assert (await importing.client.post(f"{BASE}/runs", json={field: value})).status_code == 422
     for name in ("other", "..%2fthings", "things.toml", "%00"):
         assert (await importing.client.post(f"/v1/imports/{name}/plan", json={})).status_code == 404

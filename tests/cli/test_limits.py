@@ -67,7 +67,7 @@ def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
     assert told["closed_until"].endswith("Z")
     words, line = place.ok("limits").out.splitlines()
     assert words.split("  ")[0] == "name"
-    assert re.search(r"maps +100/day +0 of 5 +3 of 4 taken +in 2 h +70 % +in 2 h \(", line)
+    assert re.search(r"maps +100/day +0 of 5 +3 of 4 +in 2 h +70 % +in 2 h \(", line)
     assert place.json("limits", "list")["limits"][0]["name"] == "maps"
 
 

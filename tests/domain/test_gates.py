@@ -72,7 +72,7 @@ def test_a_limit_that_nobody_has_used_yet_is_not_called_used_up() -> None:
     found = shut(limit, since=NOW)
     assert found is not None
     assert found.why == "100/minute starts empty, because earlier use is not known"
-    assert found.wait_us == -(-size_limit(limit.definition).windows[1].token_ns // 1_000)
+    assert found.wait_us == -(-size_limit(limit.definition).windows[1].permit_ns // 1_000)
     assert found.then == "The next permit is free"
 
 
@@ -95,9 +95,9 @@ def test_a_provider_that_asked_to_wait_is_named_as_the_reason() -> None:
 
 def test_nobody_knows_when_a_seat_is_left() -> None:
     """A time would be a promise that nobody made."""
-    found = shut(Limit("maps", concurrency=2), Level(since=SINCE, seats={"a": InFlight(2, NOW + SECOND_US)}))
+    found = shut(Limit("maps", concurrency=2), Level(since=SINCE, in_flight={"a": InFlight(2, NOW + SECOND_US)}))
     assert found == Closure("limit", "maps", "all its 2 calls are in flight")
-    assert shut(Limit("maps", concurrency=3), Level(since=SINCE, seats={"a": InFlight(2, NOW + SECOND_US)})) is None
+    assert shut(Limit("maps", concurrency=3), Level(since=SINCE, in_flight={"a": InFlight(2, NOW + SECOND_US)})) is None
 
 
 def test_a_call_that_never_fits_is_told_with_the_way_out() -> None:
@@ -124,7 +124,7 @@ def test_a_window_that_came_with_a_newer_definition_is_no_reason_to_fail() -> No
         blocked_until=st.integers(NOW - SECOND_US, NOW + SECOND_US),
         percent=st.sampled_from([5, 70, 100]),
         slowed_at=st.just(NOW),
-        seats=st.dictionaries(
+        in_flight=st.dictionaries(
             st.sampled_from("ab"), st.builds(InFlight, st.integers(1, 2), st.just(NOW + 1)), max_size=2
         ),
     ),
@@ -137,9 +137,9 @@ def test_people_are_told_what_a_worker_would_be_told(level: Level, used: int, co
     sizing, ask = size_limit(limit.definition), PermitRequest("maps", "maps", cost)
     for _ in range(used):
         _, (level,) = take(
-            [Acquisition(MAPS, sizing, level)], NOW - SECOND_US, SINCE, seating=CallHolder("w", 5 * SECOND_US)
+            [Acquisition(MAPS, sizing, level)], NOW - SECOND_US, SINCE, caller=CallHolder("w", 5 * SECOND_US)
         )
-    verdict, _ = take([Acquisition(ask, sizing, level)], NOW, SINCE, seating=CallHolder("me", SECOND_US))
+    verdict, _ = take([Acquisition(ask, sizing, level)], NOW, SINCE, caller=CallHolder("me", SECOND_US))
     found = closed_by_limit(ask, limit.definition, seen(limit, level))
     assert (found is None) == isinstance(verdict, Granted)
     if found is not None and found.wait_us is not None:

@@ -122,7 +122,9 @@ def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when()
 
 def test_the_longest_wait_is_the_answer_and_the_others_are_named() -> None:
     spent = Closure("budget", "spend", "25 of 25 usd are spent", 9_999 * SECOND_US)
-    reason = explain(NEEDY, LANE, NOW, [USED_UP, spent, Closure("tenant", "acme", "its only seat is taken")])
+    reason = explain(
+        NEEDY, LANE, NOW, [USED_UP, spent, Closure("tenant", "acme", "its limit of 1 concurrent call is reached")]
+    )
     assert reason.code == "budget"
     assert reason.text.endswith("are spent. It waits for limit maps and tenant acme as well.")
 

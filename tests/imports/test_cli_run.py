@@ -205,7 +205,7 @@ async def test_a_run_knows_how_many_shards_can_be_worked_on_at_once(desk: Desk) 
         spec = PAGED.replace("URL", it.url).replace("[resource]", "concurrency = 3\n[resource]", 1)
         desk.spec.write_text(spec, "utf-8")
         told = await leaseway("run", "things.toml", "--workers", "2", "--json")
-    assert (told.returncode, json.loads(told.stdout)["seats"]) == (0, 6)
+    assert (told.returncode, json.loads(told.stdout)["concurrency"]) == (0, 6)
 
 
 async def test_status_watches_until_the_run_has_ended(desk: Desk) -> None:

@@ -51,7 +51,7 @@ table = "things"
 TIMEOUT_SECONDS = 20
 
 
-class Seat(NamedTuple):
+class FencedContext(NamedTuple):
     """The part of a worker that a shard's job sees."""
 
     fence: int
@@ -86,7 +86,7 @@ class Import:
         return self
 
     async def attempt(self, fence: int, task: ShardTask | None = None) -> ShardResult:
-        context = cast(Context, Seat(fence))
+        context = cast(Context, FencedContext(fence))
         return await import_shard(context, SystemClock(), task or self.parts.task, "run", self.shard.key)
 
     async def attempts(self, task: ShardTask) -> ShardResult:

@@ -90,7 +90,7 @@ async def test_one_long_shard_is_shared_among_those_who_have_nothing_to_do(
     monkeypatch.setattr(import_shard, "IDLE_CHECK_SECONDS", 0.0)
     async with standin(6_000) as it:
         place = place_of(tmp_path, it, size=100_000 if is_open else 5_000)
-        assert await imported(place, seats=4) is RunState.COMPLETE
+        assert await imported(place, concurrency=4) is RunState.COMPLETE
         assert set(place.rows()) == place.truth()
         shards = await place.shards()
         split = [row for row in shards if row.state is ShardState.SPLIT]
@@ -107,7 +107,7 @@ async def test_nothing_is_cut_while_everybody_has_something_to_do(
     monkeypatch.setattr(import_shard, "IDLE_CHECK_SECONDS", 0.0)
     async with standin(4_000) as it:
         place = place_of(tmp_path, it, size=2_000)
-        assert await imported(place, seats=1) is RunState.COMPLETE
+        assert await imported(place, concurrency=1) is RunState.COMPLETE
         assert {row.state for row in await place.shards()} == {ShardState.DONE}
         await place.parts.sink.close()
 

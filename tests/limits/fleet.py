@@ -82,7 +82,7 @@ class Fleet:
 
     def wait(self) -> None:
         longest_us = max(window.window_us for window in self.sizing.windows)
-        token_us = self.sizing.windows[0].token_ns // 1_000
+        token_us = self.sizing.windows[0].permit_ns // 1_000
         steps_us = [0, 1, token_us // 2, token_us, self.sizing.lease_us // 2, self.sizing.lease_us, longest_us // 7]
         self.real += self.chance.choice(steps_us)
 

@@ -91,7 +91,7 @@ class Life:
     async def take(self, step: Step) -> Any:
         most = step.least + step.number % 5
         verdict = await self.limiter.acquire(
-            self.asks(step), least=step.least, most=most, holder=step.holder, seat_us=step.us + 1
+            self.asks(step), least=step.least, most=most, holder=step.holder, in_flight_us=step.us + 1
         )
         if isinstance(verdict, Granted):
             self.grants.append(verdict)
@@ -132,10 +132,10 @@ class Life:
 def from_now(level: Level, now: Instant) -> Any:
     """What of a level still matters: a store may forget the rest whenever it likes."""
     buckets = {
-        str(window_us): [max(bucket.tat - now, 0), max(bucket.turn - now, 0), bucket.token_ns]
+        str(window_us): [max(bucket.tat - now, 0), max(bucket.turn - now, 0), bucket.permit_ns]
         for window_us, bucket in level.buckets.items()
     }
-    seats = {who: [seat.count, seat.until - now] for who, seat in level.seats.items()}
+    seats = {who: [seat.count, seat.until - now] for who, seat in level.in_flight.items()}
     slowed = [level.percent, level.slowed_at if level.percent < 100 else 0, level.generation]
     return [buckets, seats, slowed, max(level.blocked_until - now, 0), level.since]
 

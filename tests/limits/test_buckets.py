@@ -73,7 +73,7 @@ def test_a_bucket_is_sized_so_that_its_window_holds(definition: LimitDefinition)
     """The inequality on which everything rests, in exact numbers."""
     (rate,), (window,) = definition.rates, size_limit(definition).windows
     span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
-    assert window.burst + Fraction(span_us * 1_000, window.token_ns) <= rate.count + 1
+    assert window.burst + Fraction(span_us * 1_000, window.permit_ns) <= rate.count + 1
     assert definition.cost_max <= window.burst <= rate.count
 
 
@@ -83,7 +83,7 @@ def test_the_greedy_never_exceed_the_rate(definition: LimitDefinition, data: st.
     """Rounding included: whoever takes all he can at any instants stays below the rate."""
     (window,) = size_limit(definition).windows
     cost = data.draw(st.integers(1, definition.cost_max))
-    steps_us = st.sampled_from([0, 1, window.token_ns // 1_000, window.token_ns // 700, window.window_us // 3])
+    steps_us = st.sampled_from([0, 1, window.permit_ns // 1_000, window.permit_ns // 700, window.window_us // 3])
     level, now, arrivals = NEW, NOW, []
     for step_us in data.draw(st.lists(steps_us, min_size=5, max_size=40)):
         now += step_us
@@ -114,7 +114,7 @@ def test_safety_costs_little(count: int) -> None:
     of two is a large part of all."""
     (window,) = size_limit(Limit("maps", f"{count}/minute").definition).windows
     least = Fraction(87, 100) if 10 <= count < 18 else Fraction(92, 100)
-    assert Fraction(MINUTE_US * 1_000, window.token_ns) / count >= least
+    assert Fraction(MINUTE_US * 1_000, window.permit_ns) / count >= least
 
 
 @QUICK
@@ -150,7 +150,7 @@ def test_never_is_said_exactly_if_it_is_true(definition: LimitDefinition, cost: 
 def test_a_return_is_never_worth_more_than_never_having_taken(definition: LimitDefinition, data: st.DataObject) -> None:
     """The heart of the proof: at no later instant may there be more tokens than if they had stayed in the bucket."""
     (window,) = size_limit(definition).windows
-    token_us = window.token_ns // 1_000 + 1
+    token_us = window.permit_ns // 1_000 + 1
     used = data.draw(st.integers(0, window.burst - 1))
     unused = data.draw(st.integers(1, window.burst - used))
     spans_us = st.integers(0, 3 * token_us)
@@ -256,17 +256,17 @@ def test_what_is_written_under_another_fence_is_not_trusted() -> None:
     (window,) = size_limit(limit).windows
     after = buckets.refresh(level, size_limit(limit), NOW + 1, NOW)
     assert permits_left(window, after.buckets[MINUTE_US], NOW + 1) == 0
-    assert (after.seats, after.blocked_until, after.percent, after.generation) == ({}, NOW + MINUTE_US, 70, 1)
+    assert (after.in_flight, after.blocked_until, after.percent, after.generation) == ({}, NOW + MINUTE_US, 70, 1)
 
 
 def test_after_a_fence_nobody_sits_down_at_once() -> None:
     """Calls that began before are still under way; their workers say so within the grace."""
     phone = Acquisition(PermitRequest("phone", "phone"), size_limit(Limit("phone", concurrency=2).definition), NEW)
-    seating = buckets.CallHolder("one", SECOND_US, NOW + 10 * SECOND_US)
-    verdict, _ = take([phone], NOW, NOW, seating=seating)
+    caller = buckets.CallHolder("one", SECOND_US, NOW + 10 * SECOND_US)
+    verdict, _ = take([phone], NOW, NOW, caller=caller)
     assert isinstance(verdict, Wait)
     assert verdict.wait_us == 10 * SECOND_US
-    verdict, _ = take([phone], NOW + 10 * SECOND_US, NOW, seating=seating)
+    verdict, _ = take([phone], NOW + 10 * SECOND_US, NOW, caller=caller)
     assert isinstance(verdict, Granted)
 
 
@@ -275,10 +275,10 @@ def test_the_shares_that_the_documents_name_are_those_that_are_granted(rate: str
     """docs/concepts/limits.md says how much of a limit can be used; nobody would notice when it no longer can."""
     definition = Limit("maps", rate).definition
     (window,) = size_limit(definition).windows
-    assert round(100 * window.window_us * 1_000 / window.token_ns / definition.rates[0].count, 1) == percent
+    assert round(100 * window.window_us * 1_000 / window.permit_ns / definition.rates[0].count, 1) == percent
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [("100/minute", 0.6), ("2000/day", 45), ("1/day", 86_402)])
 def test_the_first_token_of_a_new_limiter_comes_when_the_documents_say(rate: str, seconds: float) -> None:
     (window,) = size_limit(Limit("maps", rate).definition).windows
-    assert round(window.token_ns / 1e9, 1 if seconds < 1 else None) == seconds
+    assert round(window.permit_ns / 1e9, 1 if seconds < 1 else None) == seconds

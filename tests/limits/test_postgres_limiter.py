@@ -302,7 +302,7 @@ async def test_concurrent_takes_in_any_order_neither_deadlock_nor_lose_permits(
         await asyncio.gather(*(use(order, (limiter, second)[n % 2]) for n, order in enumerate(orders)))
     for limit in ROOMY:
         (window,) = size_limit(limit.definition).windows
-        spent_us = sum(us_from_ns(grant.count * window.token_ns) for grant in taken if ask(limit) in grant.asks)
+        spent_us = sum(us_from_ns(grant.count * window.permit_ns) for grant in taken if ask(limit) in grant.asks)
         level = await level_of(limiter, limit)
         assert level.buckets[window.window_us].tat == clock.now_us() + spent_us
     assert "deadlock" not in server.log[log_before:]
@@ -324,7 +324,7 @@ async def test_concurrent_takes_of_new_names_count_each_once(
         await asyncio.gather(*(use(names[start::step]) for step in (1, -1, 1, -1)))
         _, levels = await limiter.levels([ask(OF_TENANT, name=name) for name in names])
         uses = [sum(name in names[start::step] for step in (1, -1, 1, -1)) for name in names]
-        token_us = us_from_ns(size_limit(OF_TENANT.definition).windows[0].token_ns)
+        token_us = us_from_ns(size_limit(OF_TENANT.definition).windows[0].permit_ns)
         tats = [max(level.buckets[60_000_000].tat - clock.now_us(), 0) for level in levels]
         assert tats == [count * token_us for count in uses]
     assert "deadlock" not in server.log[log_before:]

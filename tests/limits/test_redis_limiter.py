@@ -269,13 +269,13 @@ async def test_after_a_loss_seats_are_given_only_when_their_holders_have_spoken(
     async with opened(place.server, clock.now_us) as limiter:
         await limiter.definitions.declare([SEATS.definition])
         clock.advance(DAY_SECONDS)
-        assert isinstance(await limiter.acquire([ask], holder="one", seat_us=60 * SECOND_US), Granted)
+        assert isinstance(await limiter.acquire([ask], holder="one", in_flight_us=60 * SECOND_US), Granted)
         await killed(place)
         await heard(limiter)
-        assert isinstance(await limiter.acquire([ask], holder="two", seat_us=60 * SECOND_US), Wait)
+        assert isinstance(await limiter.acquire([ask], holder="two", in_flight_us=60 * SECOND_US), Wait)
         await limiter.renew_calls([ask], "one", 1, 60 * SECOND_US)
         clock.advance(11)
-        verdict = await limiter.acquire([ask], most=2, holder="two", seat_us=60 * SECOND_US)
+        verdict = await limiter.acquire([ask], most=2, holder="two", in_flight_us=60 * SECOND_US)
         assert isinstance(verdict, Granted)
         assert verdict.count == 1
 

@@ -208,7 +208,7 @@ async def test_nothing_is_lost_or_granted_twice_between_processes(path: str) -> 
     ended, levels = await limiter.levels([PermitRequest("a", "a"), PermitRequest("b", "b")])
     for level in levels:
         (bucket,) = level.buckets.values()
-        used_us = granted * -(-bucket.token_ns // 1_000)
+        used_us = granted * -(-bucket.permit_ns // 1_000)
         assert began + used_us <= bucket.tat <= ended + used_us
     await limiter.close()
 

@@ -73,7 +73,7 @@ def counted(app: App, part: str, *names: str) -> Counter[str]:
 async def seats(app: App, name: str) -> int:
     """How many the limiter believes to be taken."""
     _, (level,) = await app._world.limiter.levels([PermitRequest(name, name)])
-    return sum(seat.count for seat in level.seats.values())
+    return sum(calls.count for calls in level.in_flight.values())
 
 
 def lease_of(job: Any, **fields: Any) -> Lease:

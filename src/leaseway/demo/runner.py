@@ -194,7 +194,7 @@ async def begin(app: App, parts: ImportParts, workers: int, screen: DemoScreen) 
     """What `leaseway import run` does before it starts workers."""
     plan, now = await plan_with_history(parts), wall_clock_us()
     handle = register_jobs(app, parts, LEASE_SECONDS)
-    await start_planned(parts, handle, RUN, plan, now, seats=workers * CONCURRENCY)
+    await start_planned(parts, handle, RUN, plan, now, concurrency=workers * CONCURRENCY)
     screen.say(f"planned {len(plan.shards)} shards of ids, in pages of {parts.source.page_limit}")
     return now
 

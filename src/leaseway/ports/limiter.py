@@ -48,11 +48,11 @@ class Limiter(Protocol):
     async def close(self) -> None: ...
 
     async def acquire(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
         """Acquire permits for all asks or for none, at least `least` and at most `most` times each.
 
-        Names are unique. Concurrency limits count the calls of `holder` as in flight for `seat_us`. An ask for an
+        Names are unique. Concurrency limits count the calls of `holder` as in flight for `in_flight_us`. An ask for an
         undefined limit raises `UnknownLimit`. `domain.limits.buckets.take` is the rule.
         """
         ...
@@ -65,9 +65,9 @@ class Limiter(Protocol):
         """End `count` in-flight calls of each limit."""
         ...
 
-    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        """State that `holder` has `count` calls in flight under each limit, for `seat_us` from now, even if the store
-        has lost them."""
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
+        """State that `holder` has `count` calls in flight under each limit, for `in_flight_us` from now, even if
+        the store has lost them."""
         ...
 
     async def observe(self, notice: Notice) -> None:

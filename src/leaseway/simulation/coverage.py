@@ -68,9 +68,9 @@ METERED = (
     "the provider refused a call",
     "a reply of the provider was lost",
     # Limits.
-    "a limit had no token",
+    "a limit had no permit",
     "a limit was used to the last call",
-    "all seats were taken",
+    "a concurrency limit was reached",
     "tokens were taken ahead",
     "tokens were given back",
     "a token had grown old and was thrown away",

@@ -135,9 +135,11 @@ class FaultyLimiter:
     async def close(self) -> None: ...
 
     async def acquire(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        verdict: Verdict = await self._way.call("acquire", asks, least=least, most=most, holder=holder, seat_us=seat_us)
+        verdict: Verdict = await self._way.call(
+            "acquire", asks, least=least, most=most, holder=holder, in_flight_us=in_flight_us
+        )
         return verdict
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
@@ -146,8 +148,8 @@ class FaultyLimiter:
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         await self._way.call("end_calls", asks, holder, count)
 
-    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        await self._way.call("renew_calls", asks, holder, count, seat_us)
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
+        await self._way.call("renew_calls", asks, holder, count, in_flight_us)
 
     async def observe(self, notice: Notice) -> None:
         await self._way.call("observe", notice)

@@ -45,7 +45,7 @@ from leaseway.worker.attempt import Attempt
 from leaseway.worker.context import Context
 
 OUTAGE_SECONDS = (0.3, 3.0)
-SEAT_GRACE_SECONDS = 4.0
+IN_FLIGHT_GRACE_SECONDS = 4.0
 UNKEPT_SECONDS = 0.3
 """A renewal of in-flight calls that takes longer than this is late."""
 IDLE_SECONDS = 1.5
@@ -108,7 +108,7 @@ class Meter:
         self.skips = 0
 
     def _new_limiter(self) -> MemoryLimiter:
-        limiter = MemoryLimiter(self.universe.now_us, seat_grace_us=int(SEAT_GRACE_SECONDS * SECOND_US))
+        limiter = MemoryLimiter(self.universe.now_us, in_flight_grace_us=int(IN_FLIGHT_GRACE_SECONDS * SECOND_US))
         run_now(
             limiter.definitions.declare(
                 [tenant.definition() for tenant in self.terms.tenants.values() if tenant.is_capped]
@@ -188,7 +188,9 @@ class Meter:
     def _saw_acquire(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         match answer:
             case Wait(why=why):
-                self.universe.books.reach("all seats were taken" if "concurrency" in why else "a limit had no token")
+                self.universe.books.reach(
+                    "a concurrency limit was reached" if "concurrency" in why else "a limit had no permit"
+                )
             case Granted(count=count) if count > 1:
                 self.universe.books.reach("tokens were taken ahead")
 
@@ -276,7 +278,7 @@ class Meter:
                 self._accuse(f"T1 {len(others)} jobs of {tenant.name} run, {tenant.concurrency} may: {where}")
 
     def _is_excused(self, sitting: Sitting) -> bool:
-        process, since = sitting.process, sitting.started_at - SEAT_GRACE_SECONDS
+        process, since = sitting.process, sitting.started_at - IN_FLIGHT_GRACE_SECONDS
         if not process.is_up or sitting.ctx._attempt.stop is not None:
             return True
         was_unkept = self._is_unkept(process) or self._unkept_until.get(process, -1.0) >= since

@@ -58,8 +58,8 @@ class Levels(ABC):
     now: Instant
     since: Instant
 
-    def __init__(self, seat_grace_us: int = 0) -> None:
-        self._seat_grace_us = seat_grace_us
+    def __init__(self, in_flight_grace_us: int = 0) -> None:
+        self._in_flight_grace_us = in_flight_grace_us
 
     @abstractmethod
     def sizing(self, limit: str) -> Sizing | None: ...
@@ -73,31 +73,31 @@ class Levels(ABC):
 
     # -- verbs ------------------------------------------------------------------------------------------------------
 
-    def take(self, asks: Sequence[PermitRequest], least: int, most: int, holder: str, seat_us: int) -> Verdict:
-        seating = CallHolder(holder, seat_us, self.since + self._seat_grace_us)
+    def acquire(self, asks: Sequence[PermitRequest], least: int, most: int, holder: str, in_flight_us: int) -> Verdict:
+        caller = CallHolder(holder, in_flight_us, self.since + self._in_flight_grace_us)
         takings = [self._taking(ask) for ask in asks]
-        verdict, levels = buckets.take(takings, self.now, self.since, least, most, seating)
+        verdict, levels = buckets.take(takings, self.now, self.since, least, most, caller)
         for taking, level in zip(takings, levels, strict=True):
             self._note(taking, level)
         return verdict
 
-    def give_back(self, granted: Granted, unused: int) -> None:
+    def return_unused(self, granted: Granted, unused: int) -> None:
         for taking in self._known(granted.asks):
             self._note(taking, buckets.credit_unused(taking, self.now, granted, unused))
 
-    def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+    def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         for taking in self._known(asks):
             self._note(taking, buckets.end_calls(taking.level, holder, count))
 
-    def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+    def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         for taking in self._known(asks):
-            self._note(taking, buckets.renew_calls(self._current(taking), holder, count, self.now + seat_us))
+            self._note(taking, buckets.renew_calls(self._current(taking), holder, count, self.now + in_flight_us))
 
-    def tell(self, notice: Notice) -> None:
+    def observe(self, notice: Notice) -> None:
         for taking in self._known([PermitRequest(notice.name, notice.limit)]):
             self._note(taking, buckets.apply_notice(taking, notice, self.now, self.since))
 
-    def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+    def read_levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         return self.now, [self._current(self._taking(ask)) for ask in asks]
 
     # -- reading and writing ----------------------------------------------------------------------------------------

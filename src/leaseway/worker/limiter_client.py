@@ -148,11 +148,11 @@ class LimiterClient:
     async def _taken(self, requests: PermitRequests, most: int) -> Verdict:
         limiter = self._environment.limiter
         try:
-            return await limiter.acquire(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
+            return await limiter.acquire(requests, least=1, most=most, holder=self._holder, in_flight_us=IN_FLIGHT_US)
         except UnknownLimit as error:
             await self._declare_again(requests, error)
         try:
-            return await limiter.acquire(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
+            return await limiter.acquire(requests, least=1, most=most, holder=self._holder, in_flight_us=IN_FLIGHT_US)
         except UnknownLimit as error:  # the limiter lost its state twice, which is not a fault of the job
             raise TransientError(f"{error}; it was declared a moment ago") from error
 

@@ -49,7 +49,7 @@ class LimiterFallback:
                 if self._until.get(name, sent_at) > sent_at:
                     await limiter.renew_calls([request], self._holder, 1, CERTIFICATE_US)
                 else:
-                    verdict = await limiter.acquire([request], holder=self._holder, seat_us=CERTIFICATE_US)
+                    verdict = await limiter.acquire([request], holder=self._holder, in_flight_us=CERTIFICATE_US)
                     if not isinstance(verdict, Granted):
                         continue
             except LeasewayError:

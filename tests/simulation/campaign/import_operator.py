@@ -101,21 +101,27 @@ class Operator:
         self._parts = parts
         self._handle = register_jobs(self.host, parts, LEASE_SECONDS)
 
-    async def begin(self, plan: Plan, seats: int) -> None:
+    async def begin(self, plan: Plan, concurrency: int) -> None:
         HERE.set(self.process)
         self.is_busy = True
         await self.host.open()
-        await self._insist(lambda: start_planned(*self._mine, self.run, plan, self._universe.now_us(), seats=seats))
+        await self._insist(
+            lambda: start_planned(*self._mine, self.run, plan, self._universe.now_us(), concurrency=concurrency)
+        )
         self.is_busy = False
 
-    async def begin_again(self, plan_of: Callable[[RunHistory, RunMode], Plan], mode: RunMode, seats: int) -> None:
+    async def begin_again(
+        self, plan_of: Callable[[RunHistory, RunMode], Plan], mode: RunMode, concurrency: int
+    ) -> None:
         HERE.set(self.process)
         self.run, self.mode, self.requests_max = SECOND_RUN, mode, None
         parts = self._mine[0]
         history = await self._insist(lambda: load_history(parts.sink, parts.source.name, parts.task.spec_hash))
         plan, now = plan_of(history, mode), self._universe.now_us()
         await self._insist(
-            lambda: start_planned(*self._mine, self.run, plan, now, seats=seats, requests_max=REQUESTS_ENOUGH)
+            lambda: start_planned(
+                *self._mine, self.run, plan, now, concurrency=concurrency, requests_max=REQUESTS_ENOUGH
+            )
         )
         self.is_busy = False
 

@@ -131,7 +131,7 @@ class TenantQuota:
             async with asyncio.timeout(LIMITER_SECONDS_MAX):
                 at, (level,) = await self._limiter.levels([self._per_minute])
             for bucket in level.buckets.values():
-                window = RateWindow(0, self._terms.burst, bucket.token_ns)
+                window = RateWindow(0, self._terms.burst, bucket.permit_ns)
                 self._left = permits_left(window, bucket, at)
                 self._full_seconds = max(math.ceil((bucket.tat - at) / SECOND_US), 1)
 
@@ -162,7 +162,7 @@ class TenantQuota:
         theirs. Calls to providers must wait for that; requests to this service need not, so the permits that are not
         held are taken."""
         _, (level,) = await self._limiter.levels([self._at_once])
-        free = self._terms.requests_at_once - sum(seat.count for seat in level.seats.values())
+        free = self._terms.requests_at_once - sum(calls.count for calls in level.in_flight.values())
         if free <= 0:
             raise too_many("at-once", wait.wait_us / SECOND_US, self._terms)
         held = self._held + min(free, IN_FLIGHT_AHEAD)
@@ -199,7 +199,7 @@ class TenantQuota:
             return None
 
     async def _take(self, request: PermitRequest, most: int) -> Verdict:
-        return await self._limiter.acquire([request], most=most, holder=self._terms.holder, seat_us=IN_FLIGHT_US)
+        return await self._limiter.acquire([request], most=most, holder=self._terms.holder, in_flight_us=IN_FLIGHT_US)
 
 
 def limit_name(name: str, tenant: str) -> str:

@@ -30,7 +30,7 @@ from leaseway.system import wall_clock_us
 routes = Routes("/v1/imports", "imports")
 
 REQUESTS_MAX = 1_000_000_000
-SEATS_MAX = 10_000
+CONCURRENCY_MAX = 10_000
 
 
 class PlanBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class RunBody(Struct, kw_only=True, forbid_unknown_fields=True):
     mode: RunMode | None = None
     requests_max: int | None = None
     """None: the budget of the spec."""
-    seats: int = 0
+    concurrency: int = 0
     """How many shards all workers together run at the same time. Large shards are split while fewer are left. 0: not
     known."""
 
@@ -81,8 +81,8 @@ async def start_run(request: Request, caller: Authenticated, source: str) -> Rep
     imports, _ = find_import(request, caller, source)
     given = await read_body(request, RunBody)
     check_requests(given.requests_max)
-    check_int("seats", given.seats, 0, SEATS_MAX)
-    row = await imports.start(source, NewRun(given.run, given.mode, given.requests_max, given.seats))
+    check_int("concurrency", given.concurrency, 0, CONCURRENCY_MAX)
+    row = await imports.start(source, NewRun(given.run, given.mode, given.requests_max, given.concurrency))
     get_monitor(request).add_run(source, row.id)
     return Reply(run_document(row), headers={"Location": f"/v1/imports/{source}/runs/{row.id}"})
 

@@ -48,7 +48,7 @@ class ImportRunDocument(Document, kw_only=True):
     watermark: Timestamp | None
     started_at: Timestamp | None
     finished_at: Timestamp | None
-    seats: int
+    concurrency: int
 
 
 class ImportDocument(Document, kw_only=True):
@@ -224,7 +224,7 @@ def run_document(run: RunRow) -> ImportRunDocument:
         watermark=timestamp(run.watermark),
         started_at=timestamp(run.started_at),
         finished_at=timestamp(run.finished_at),
-        seats=run.seats,
+        concurrency=run.concurrency,
     )
 
 

@@ -192,7 +192,7 @@ def closure_until(closure: Closure | None, now: Instant) -> str | None:
 
 
 def in_flight(level: Level) -> int:
-    return sum(seat.count for seat in level.seats.values())
+    return sum(calls.count for calls in level.in_flight.values())
 
 
 def window_document(window: RateWindow, level: Level, now: Instant) -> LimitWindowDocument:
@@ -200,7 +200,7 @@ def window_document(window: RateWindow, level: Level, now: Instant) -> LimitWind
     return LimitWindowDocument(
         window_seconds=window.window_us / SECOND_US,
         burst=window.burst,
-        permit_seconds=window.token_ns / NS_PER_SECOND,
+        permit_seconds=window.permit_ns / NS_PER_SECOND,
         permits=None if bucket is None else permits_left(window, bucket, now),
     )
 

@@ -60,11 +60,11 @@ IN_FLIGHT_WAIT_US = SECOND_US // 2
 
 
 class RateWindow(Struct, frozen=True):
-    """One rate of a limit as a bucket: `burst` permits, and one more every `token_ns` nanoseconds."""
+    """One rate of a limit as a bucket: `burst` permits, and one more every `permit_ns` nanoseconds."""
 
     window_us: int
     burst: int
-    token_ns: int
+    permit_ns: int
 
 
 class Sizing(Struct, frozen=True):
@@ -82,7 +82,7 @@ class Bucket(Struct, frozen=True):
     tat: Instant
     turn: Instant
     """When the next refused caller should come back. Each refusal moves it on, so that callers return one by one."""
-    token_ns: int
+    permit_ns: int
     """The pace under which `tat` was written."""
 
 
@@ -105,7 +105,7 @@ class Level(Struct, frozen=True):
     generation: int = 0
     """Counts throttling events. Many workers report the same event, and it slows the limit once."""
     slowed_at: Instant = 0
-    seats: Mapping[str, InFlight] = field(default_factory=dict)
+    in_flight: Mapping[str, InFlight] = field(default_factory=dict)
     """Calls in flight, by holder."""
 
 
@@ -177,14 +177,14 @@ def size_window(definition: LimitDefinition, rate: Rate) -> RateWindow:
     burst = min(max(definition.cost_max, math.ceil(definition.burst_share * rate.count), least), rate.count)
     span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
     # Instants are whole microseconds. With a shorter interval a bucket would hold more than its burst.
-    token_ns = max(divide_up(span_us * 1_000, rate.count - burst + 1), 1_000)
+    permit_ns = max(divide_up(span_us * 1_000, rate.count - burst + 1), 1_000)
     # When the limit is slowed, the interval is up to ten times as long.
-    if burst * token_ns * (100 // PERCENT_MIN) >= EXACT_MAX:
+    if burst * permit_ns * (100 // PERCENT_MIN) >= EXACT_MAX:
         raise BadValue(
             f"limit {definition.name}",
             f"{rate} with a burst of {burst:,} is too large to count exactly; use a shorter window or a smaller burst",
         )
-    return RateWindow(rate.window_us, burst, token_ns)
+    return RateWindow(rate.window_us, burst, permit_ns)
 
 
 # -- taking and returning permits ----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class CallHolder(Struct, frozen=True):
     `none_before`, so that calls in flight can be reported first."""
 
     holder: str = ""
-    seat_us: int = 0
+    in_flight_us: int = 0
     none_before: Instant = 0
 
 
@@ -227,7 +227,7 @@ def take(
     since: Instant,
     least: int = 1,
     most: int = 1,
-    seating: CallHolder = NO_HOLDER,
+    caller: CallHolder = NO_HOLDER,
 ) -> tuple[Verdict, list[Level]]:
     """Grant all requests or none. Returns the verdict and the levels to write, in their order. A refusal changes
     only the time at which the next refused caller should come back."""
@@ -238,14 +238,14 @@ def take(
         most_at_once = units_at_once(taking)
         if least > most_at_once:
             return Never(taking.ask.name, most_at_once * taking.ask.cost), before
-        hindrance, units = available(taking, level, now, least, seating)
+        hindrance, units = available(taking, level, now, least, caller)
         count = min(count, units)
         if hindrance.wait_us > longest.wait_us:
             longest = replace(hindrance, place=place)
     if longest.wait_us > 0:
         wait, before[longest.place] = refuse(takings[longest.place], levels[longest.place], now, least, longest)
         return wait, before
-    taken = [spend(taking, level, now, count, seating) for taking, level in zip(takings, levels, strict=True)]
+    taken = [spend(taking, level, now, count, caller) for taking, level in zip(takings, levels, strict=True)]
     asks, lease_us = tuple(taking.ask for taking in takings), min(taking.sizing.lease_us for taking in takings)
     return Granted(asks, count, now, since, lease_us, tuple(level.generation for level in levels)), taken
 
@@ -262,7 +262,7 @@ def forecast(takings: Sequence[Acquisition], now: Instant, since: Instant, horiz
         for window in taking.sizing.windows:
             bucket = level.buckets[window.window_us]
             room_us = refill_us(window, bucket) - max(bucket.tat - now, 0) + horizon_us
-            units = min(units, room_us * 1_000 // (taking.ask.cost * bucket.token_ns))
+            units = min(units, room_us * 1_000 // (taking.ask.cost * bucket.permit_ns))
     if longest.wait_us > horizon_us:
         return 0, Wait(longest.wait_us, takings[longest.place].ask.name, longest.why)
     return max(units, 1), None
@@ -270,11 +270,11 @@ def forecast(takings: Sequence[Acquisition], now: Instant, since: Instant, horiz
 
 def units_at_once(taking: Acquisition) -> int:
     """How many of these requests could be granted together if nothing had been used."""
-    seats = COUNT_MAX if taking.sizing.concurrency is None else taking.sizing.concurrency
-    return min([seats, *(window.burst // taking.ask.cost for window in taking.sizing.windows)])
+    concurrency = COUNT_MAX if taking.sizing.concurrency is None else taking.sizing.concurrency
+    return min([concurrency, *(window.burst // taking.ask.cost for window in taking.sizing.windows)])
 
 
-def available(taking: Acquisition, level: Level, now: Instant, least: int, seating: CallHolder) -> tuple[Denial, int]:
+def available(taking: Acquisition, level: Level, now: Instant, least: int, caller: CallHolder) -> tuple[Denial, int]:
     """The denial with the longest wait, and how many of this request would be granted now."""
     if taking.sizing.paused:
         return Denial(PAUSED_US, PAUSED), 0
@@ -282,14 +282,14 @@ def available(taking: Acquisition, level: Level, now: Instant, least: int, seati
     for window in taking.sizing.windows:
         bucket = level.buckets[window.window_us]
         room_us = refill_us(window, bucket) - max(bucket.tat - now, 0)
-        units = min(units, room_us * 1_000 // (taking.ask.cost * bucket.token_ns))
-        wait_us = us_from_ns(least * taking.ask.cost * bucket.token_ns) - room_us
+        units = min(units, room_us * 1_000 // (taking.ask.cost * bucket.permit_ns))
+        wait_us = us_from_ns(least * taking.ask.cost * bucket.permit_ns) - room_us
         if wait_us > longest.wait_us:
             longest = Denial(wait_us, f"its rate per {window.window_us / SECOND_US:g} s is used up", window.window_us)
     if taking.sizing.concurrency is not None:
-        free = taking.sizing.concurrency - sum(seat.count for seat in level.seats.values())
+        free = taking.sizing.concurrency - sum(calls.count for calls in level.in_flight.values())
         units = min(units, free)
-        wait_us = max(seating.none_before - now, in_flight_wait_us(level, now) if free < least else 0)
+        wait_us = max(caller.none_before - now, in_flight_wait_us(level, now) if free < least else 0)
         if wait_us > longest.wait_us:
             longest = Denial(wait_us, CONCURRENCY_REACHED)
     return longest, units
@@ -302,22 +302,22 @@ def refuse(taking: Acquisition, level: Level, now: Instant, least: int, hindranc
     bucket, earliest = level.buckets[hindrance.window_us], now + hindrance.wait_us
     # Callers whose turn is more than a window away have given up long ago.
     turn = max(bucket.turn, earliest) if bucket.turn <= earliest + hindrance.window_us else earliest
-    bucket = replace(bucket, turn=turn + us_from_ns(least * taking.ask.cost * bucket.token_ns))
+    bucket = replace(bucket, turn=turn + us_from_ns(least * taking.ask.cost * bucket.permit_ns))
     level = replace(level, buckets={**level.buckets, hindrance.window_us: bucket})
     return Wait(turn - now, taking.ask.name, hindrance.why), level
 
 
-def spend(taking: Acquisition, level: Level, now: Instant, count: int, seating: CallHolder) -> Level:
+def spend(taking: Acquisition, level: Level, now: Instant, count: int, caller: CallHolder) -> Level:
     buckets = dict(level.buckets)
     for window in taking.sizing.windows:
         bucket = buckets[window.window_us]
-        tat = max(bucket.tat, now) + us_from_ns(count * taking.ask.cost * bucket.token_ns)
+        tat = max(bucket.tat, now) + us_from_ns(count * taking.ask.cost * bucket.permit_ns)
         buckets[window.window_us] = replace(bucket, tat=tat)
-    seats = dict(level.seats)
+    in_flight = dict(level.in_flight)
     if taking.sizing.concurrency is not None:
-        held = seats.get(seating.holder, InFlight(0, now)).count
-        seats[seating.holder] = InFlight(held + count, now + seating.seat_us)
-    return replace(level, buckets=buckets, seats=seats)
+        held = in_flight.get(caller.holder, InFlight(0, now)).count
+        in_flight[caller.holder] = InFlight(held + count, now + caller.in_flight_us)
+    return replace(level, buckets=buckets, in_flight=in_flight)
 
 
 def credit_unused(taking: Acquisition, now: Instant, granted: Granted, unused: int) -> Level:
@@ -332,21 +332,21 @@ def credit_unused(taking: Acquisition, now: Instant, granted: Granted, unused: i
     for window in taking.sizing.windows:
         bucket = buckets.get(window.window_us)
         if bucket is not None:
-            worth_us = unused * taking.ask.cost * bucket.token_ns // 1_000 - age_us
+            worth_us = unused * taking.ask.cost * bucket.permit_ns // 1_000 - age_us
             buckets[window.window_us] = replace(bucket, tat=bucket.tat - max(worth_us, 0))
     return replace(level, buckets=buckets)
 
 
 def end_calls(level: Level, holder: str, count: int) -> Level:
-    seats = dict(level.seats)
-    if (seat := seats.pop(holder, None)) is not None and seat.count > count:
-        seats[holder] = replace(seat, count=seat.count - count)
-    return replace(level, seats=seats)
+    in_flight = dict(level.in_flight)
+    if (calls := in_flight.pop(holder, None)) is not None and calls.count > count:
+        in_flight[holder] = replace(calls, count=calls.count - count)
+    return replace(level, in_flight=in_flight)
 
 
 def renew_calls(level: Level, holder: str, count: int, until: Instant) -> Level:
     """Set the number of calls that this holder has in flight, whatever was counted before."""
-    return replace(level, seats={**level.seats, holder: InFlight(count, until)})
+    return replace(level, in_flight={**level.in_flight, holder: InFlight(count, until)})
 
 
 # -- what the provider reports --------------------------------------------------------------------------------------
@@ -374,8 +374,8 @@ def apply_throttle(taking: Acquisition, level: Level, notice: Notice, now: Insta
     buckets = dict(level.buckets)
     for window in taking.sizing.windows:
         bucket = buckets[window.window_us]
-        one_token = blocked_until + refill_us(window, bucket) - us_from_ns(bucket.token_ns)
-        buckets[window.window_us] = replace(bucket, tat=max(bucket.tat, one_token))
+        one_permit = blocked_until + refill_us(window, bucket) - us_from_ns(bucket.permit_ns)
+        buckets[window.window_us] = replace(bucket, tat=max(bucket.tat, one_permit))
     return replace(level, buckets=buckets)
 
 
@@ -385,7 +385,7 @@ def apply_remaining(taking: Acquisition, level: Level, notice: Notice, now: Inst
         return level
     window = matching_window(taking.sizing, notice.reset_us)
     bucket = level.buckets[window.window_us]
-    left_us = us_from_ns(min(notice.remaining, window.burst) * bucket.token_ns)
+    left_us = us_from_ns(min(notice.remaining, window.burst) * bucket.permit_ns)
     tat = max(bucket.tat, now + refill_us(window, bucket) - left_us)
     return replace(level, buckets={**level.buckets, window.window_us: replace(bucket, tat=tat)})
 
@@ -404,13 +404,15 @@ def refresh(level: Level, sizing: Sizing, now: Instant, since: Instant) -> Level
     """The level at this moment: reset after a fence, recovered from slowing, at the current pace, without expired
     calls."""
     if level.since != since:
-        level = replace(level, since=since, buckets={}, seats={})
+        level = replace(level, since=since, buckets={}, in_flight={})
     if level.percent < 100 and now - level.slowed_at >= (span_us := quiet_us(sizing)):
         spans = (now - level.slowed_at) // span_us
         percent = min(100, level.percent + FASTER * spans)
         level = replace(level, percent=percent, slowed_at=level.slowed_at + spans * span_us)
-    if any(seat.until <= now for seat in level.seats.values()):
-        level = replace(level, seats={who: seat for who, seat in level.seats.items() if seat.until > now})
+    if any(calls.until <= now for calls in level.in_flight.values()):
+        level = replace(
+            level, in_flight={holder: calls for holder, calls in level.in_flight.items() if calls.until > now}
+        )
     return repace(level, sizing, now)
 
 
@@ -419,16 +421,16 @@ def repace(level: Level, sizing: Sizing, now: Instant) -> Level:
     fence; one of a window that a new definition added is empty now."""
     buckets = {}
     for window in sizing.windows:
-        token_ns = divide_up(window.token_ns * 100, level.percent)
+        permit_ns = divide_up(window.permit_ns * 100, level.percent)
         bucket = level.buckets.get(window.window_us)
         if bucket is None:
             empty_at = now if level.buckets else level.since
-            bucket = Bucket(empty_at + us_from_ns(window.burst * token_ns), 0, token_ns)
-        elif bucket.token_ns != token_ns:
-            away_us = math.ceil(max(bucket.tat - now, 0) * (token_ns / bucket.token_ns))
+            bucket = Bucket(empty_at + us_from_ns(window.burst * permit_ns), 0, permit_ns)
+        elif bucket.permit_ns != permit_ns:
+            away_us = math.ceil(max(bucket.tat - now, 0) * (permit_ns / bucket.permit_ns))
             # Use under a larger limit leaves the window after its length. It must not close a smaller limit for months.
-            most_us = max(window.window_us, us_from_ns(window.burst * token_ns)) + max(level.blocked_until - now, 0)
-            bucket = Bucket(now + min(away_us, most_us), bucket.turn, token_ns)
+            most_us = max(window.window_us, us_from_ns(window.burst * permit_ns)) + max(level.blocked_until - now, 0)
+            bucket = Bucket(now + min(away_us, most_us), bucket.turn, permit_ns)
         buckets[window.window_us] = bucket
     return replace(level, buckets=buckets)
 
@@ -439,8 +441,8 @@ def idle_at(level: Level, sizing: Sizing) -> Instant | None:
     if not is_whole or level.percent < 100 or level.generation > 0:
         return None
     ends = [bucket.tat for bucket in level.buckets.values()] + [bucket.turn for bucket in level.buckets.values()]
-    ends += [level.since + us_from_ns(window.burst * window.token_ns) for window in sizing.windows]
-    ends += [seat.until for seat in level.seats.values()]
+    ends += [level.since + us_from_ns(window.burst * window.permit_ns) for window in sizing.windows]
+    ends += [calls.until for calls in level.in_flight.values()]
     return max([level.since, level.blocked_until, *ends]) + IDLE_US
 
 
@@ -449,18 +451,18 @@ def quiet_us(sizing: Sizing) -> int:
 
 
 def in_flight_wait_us(level: Level, now: Instant) -> int:
-    first = min((seat.until for seat in level.seats.values()), default=now + IN_FLIGHT_WAIT_US)
+    first = min((calls.until for calls in level.in_flight.values()), default=now + IN_FLIGHT_WAIT_US)
     return max(min(first - now, IN_FLIGHT_WAIT_US), 1)
 
 
 def refill_us(window: RateWindow, bucket: Bucket) -> int:
     """How long an empty bucket takes to fill."""
-    return us_from_ns(window.burst * bucket.token_ns)
+    return us_from_ns(window.burst * bucket.permit_ns)
 
 
 def permits_left(window: RateWindow, bucket: Bucket, now: Instant) -> int:
     """How many permits the bucket holds now."""
-    return max(refill_us(window, bucket) - max(bucket.tat - now, 0), 0) * 1_000 // bucket.token_ns
+    return max(refill_us(window, bucket) - max(bucket.tat - now, 0), 0) * 1_000 // bucket.permit_ns
 
 
 def us_from_ns(ns: int) -> int:

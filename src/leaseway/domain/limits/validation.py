@@ -24,11 +24,11 @@ def check_requests(asks: Sequence[PermitRequest]) -> None:
         raise BadValue("asks", "name a limit twice; add up what it costs")
 
 
-def check_take(asks: Sequence[PermitRequest], least: int, most: int, seat_us: int) -> None:
+def check_take(asks: Sequence[PermitRequest], least: int, most: int, in_flight_us: int) -> None:
     check_requests(asks)
     check_int("least", least, 1, COUNT_MAX)
     check_int("most", most, least, COUNT_MAX)
-    check_int("seat_us", seat_us, 0, SPAN_US_MAX)
+    check_int("in_flight_us", in_flight_us, 0, SPAN_US_MAX)
 
 
 def check_unused(granted: Granted, unused: int) -> None:
@@ -38,11 +38,11 @@ def check_unused(granted: Granted, unused: int) -> None:
         check_int("granted: generation", generation, 0, GENERATION_MAX)
 
 
-def check_in_flight(asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int = 1) -> None:
+def check_in_flight(asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int = 1) -> None:
     check_requests(asks)
     check_name("holder", holder)
     check_int("count", count, 1, COUNT_MAX)
-    check_int("seat_us", seat_us, 1, SPAN_US_MAX)
+    check_int("in_flight_us", in_flight_us, 1, SPAN_US_MAX)
 
 
 def check_notice(notice: Notice) -> None:

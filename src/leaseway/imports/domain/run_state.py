@@ -90,7 +90,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     """The source's time when the run started, rounded to its granularity. The next run starts here minus the overlap,
     if this run is complete.
     """
-    seats: int = 0
+    concurrency: int = 0
     """How many shards all workers process at once; large shards are split while fewer are open. 0: unknown."""
     id_max: int | None = None
     """The largest id when the run was planned."""

@@ -197,7 +197,7 @@ def estimate_seconds(requests: int | None, limit: Limit | None) -> float | None:
     """At the rate of the slowest window."""
     if requests is None or limit is None or not limit.definition.rates:
         return None
-    return max(requests * window.token_ns / 1e9 for window in size_limit(limit.definition).windows)
+    return max(requests * window.permit_ns / 1e9 for window in size_limit(limit.definition).windows)
 
 
 CONFIRMATIONS = 2

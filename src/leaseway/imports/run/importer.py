@@ -97,7 +97,7 @@ class Importer:
             await finish_run(self.parts, name)
             return await self._progress(name)
 
-        new = NewRun(run, parse_mode(mode), requests_max, seats=workers)
+        new = NewRun(run, parse_mode(mode), requests_max, concurrency=workers)
         return await self._with_sink(work)
 
     async def status(self, run: str | None = None) -> ImportProgress:

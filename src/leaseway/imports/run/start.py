@@ -36,7 +36,7 @@ class NewRun(NamedTuple):
     """None: incremental if the spec and the previous runs allow it, otherwise full."""
     requests_max: int | None = None
     """The budget of requests. None: the budget of the spec."""
-    seats: int = 0
+    concurrency: int = 0
     """How many shards all workers process at once; large shards are split while fewer are left. 0: unknown."""
 
 
@@ -50,7 +50,7 @@ async def start(parts: ImportParts, jobs: ImportJobs, new: NewRun, probe_seconds
     if await parts.sink.runs.find(name) is not None:
         raise UsageError(f"run: {name} exists already; resume it, or choose another name")
     plan = await make_plan(parts, new.mode, probe_seconds_max)
-    return await start_planned(parts, jobs, name, plan, now, seats=new.seats, requests_max=new.requests_max)
+    return await start_planned(parts, jobs, name, plan, now, concurrency=new.concurrency, requests_max=new.requests_max)
 
 
 async def start_planned(
@@ -60,7 +60,7 @@ async def start_planned(
     plan: Plan | Sequence[Shard],
     now: Instant,
     *,
-    seats: int = 0,
+    concurrency: int = 0,
     requests_max: int | None = None,
 ) -> RunRow:
     """Store a planned run and submit its shard jobs. Repeating the call changes nothing."""
@@ -75,7 +75,7 @@ async def start_planned(
         mode=whole.mode,
         since=whole.since,
         watermark=whole.watermark,
-        seats=seats,
+        concurrency=concurrency,
         id_max=whole.id_max,
         requests_max=requests_max if requests_max is not None or budget is None else budget.requests_max,
         notes={SWEEPS: True} if parts.task.sweeps and whole.mode is RunMode.FULL else {},

@@ -238,14 +238,14 @@ class ShardAttempt:
         """Near the end of a run some workers are idle. If this shard still has a long way to go, split its rest. The
         split is part of the transaction of this page, so no other worker has to be fenced off.
         """
-        if not self._run.seats or self._clock.monotonic() < self._check_idle_at:
+        if not self._run.concurrency or self._clock.monotonic() < self._check_idle_at:
             return write
         self._check_idle_at = self._clock.monotonic() + IDLE_CHECK_SECONDS
         shard, rows = self._row.shard, self._row.rows + len(write.rows)
         left = rows_left(shard, write.after, rows, self._run.id_max)
         if left is None or left < PAGES_SHARED_MIN * self._limit:
             return write
-        if await self._task.sink.shards.count_open(self._run.id) >= self._run.seats:
+        if await self._task.sink.shards.count_open(self._run.id) >= self._run.concurrency:
             return write
         children = self._task.split(shard, write.after, IDLE, self._run.id_max)
         return split_rest(write, children) if children else write

@@ -23,7 +23,7 @@ SQL = files(__package__) / "sql"
 
 COUNTERS = ("pages", "rows", "inserted", "updated", "unchanged", "stale", "quarantined", "requests", "size_bytes")
 RUN_COLUMNS = (
-    *("id", "source", "spec_hash", "started_at", "finished_at", "state", "mode", "since", "watermark", "seats"),
+    *("id", "source", "spec_hash", "started_at", "finished_at", "state", "mode", "since", "watermark", "concurrency"),
     *("id_max", "requests_max", "requests", "notes", "why"),
 )
 SHARD_COLUMNS = (

@@ -43,10 +43,12 @@ class HttpLimiter:
         await self.line.close()
 
     async def acquire(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, seat_us)
-        return (await self.line.ask(protocol.TAKE, requests.Take(tuple(asks), least, most, holder, seat_us))).verdict
+        check_take(asks, least, most, in_flight_us)
+        return (
+            await self.line.ask(protocol.TAKE, requests.Take(tuple(asks), least, most, holder, in_flight_us))
+        ).verdict
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
@@ -56,9 +58,9 @@ class HttpLimiter:
         check_in_flight(asks, holder, count)
         await self.line.ask(protocol.VACATE, requests.Vacate(tuple(asks), holder, count))
 
-    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        check_in_flight(asks, holder, count, seat_us)
-        await self.line.ask(protocol.KEEP, requests.Keep(tuple(asks), holder, count, seat_us))
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
+        check_in_flight(asks, holder, count, in_flight_us)
+        await self.line.ask(protocol.KEEP, requests.Keep(tuple(asks), holder, count, in_flight_us))
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)

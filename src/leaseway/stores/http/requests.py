@@ -113,7 +113,7 @@ class Take(Struct, frozen=True, forbid_unknown_fields=True):
     least: int = 1
     most: int = 1
     holder: str = ""
-    seat_us: int = 0
+    in_flight_us: int = 0
 
 
 class GiveBack(Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,7 +131,7 @@ class Keep(Struct, frozen=True, forbid_unknown_fields=True):
     asks: tuple[PermitRequest, ...]
     holder: str
     count: int
-    seat_us: int
+    in_flight_us: int
 
 
 class Tell(Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,8 +20,8 @@ from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels, changed,
 class MemoryLevels(Levels):
     """By the name of their definition and their own."""
 
-    def __init__(self, now_us: Callable[[], Instant], seat_grace_us: int) -> None:
-        super().__init__(seat_grace_us)
+    def __init__(self, now_us: Callable[[], Instant], in_flight_grace_us: int) -> None:
+        super().__init__(in_flight_grace_us)
         self._lock = Lock()
         self._now_us = now_us
         self.now = self.since = now_us()
@@ -92,9 +92,9 @@ class MemoryLimitDefinitions:
 class MemoryLimiter:
     """Any thread and any event loop may call it: no method awaits while it holds the lock."""
 
-    def __init__(self, now_us: Callable[[], Instant], *, seat_grace_us: int = 0) -> None:
+    def __init__(self, now_us: Callable[[], Instant], *, in_flight_grace_us: int = 0) -> None:
         # No grace by default: the calls in flight ended with the process. A restarted server cannot assume that.
-        self._levels = MemoryLevels(now_us, seat_grace_us)
+        self._levels = MemoryLevels(now_us, in_flight_grace_us)
         self.definitions: LimitDefinitions = MemoryLimitDefinitions(self._levels)
 
     async def open(self) -> None:
@@ -109,33 +109,33 @@ class MemoryLimiter:
             levels.since = levels.now
 
     async def acquire(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, seat_us)
+        check_take(asks, least, most, in_flight_us)
         with self._levels.locked() as levels:
-            return levels.take(asks, least, most, holder, seat_us)
+            return levels.acquire(asks, least, most, holder, in_flight_us)
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
         with self._levels.locked() as levels:
-            levels.give_back(granted, unused)
+            levels.return_unused(granted, unused)
 
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
         with self._levels.locked() as levels:
-            levels.vacate(asks, holder, count)
+            levels.end_calls(asks, holder, count)
 
-    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        check_in_flight(asks, holder, count, seat_us)
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
+        check_in_flight(asks, holder, count, in_flight_us)
         with self._levels.locked() as levels:
-            levels.keep(asks, holder, count, seat_us)
+            levels.renew_calls(asks, holder, count, in_flight_us)
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
         with self._levels.locked() as levels:
-            levels.tell(notice)
+            levels.observe(notice)
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
         with self._levels.locked() as levels:
-            return levels.look(asks)
+            return levels.read_levels(asks)

@@ -90,10 +90,10 @@ class PostgresLimiter:
         await self.connections.close()
 
     async def acquire(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, seat_us)
-        given = (*limit_names(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._database.at())
+        check_take(asks, least, most, in_flight_us)
+        given = (*limit_names(asks), [ask.cost for ask in asks], least, most, holder, in_flight_us, self._database.at())
         try:
             (answer,) = await self._database.call("take_permits", *given)
         except UnknownLimit:  # no permit was taken
@@ -114,9 +114,9 @@ class PostgresLimiter:
         check_in_flight(asks, holder, count)
         await self._database.call("end_calls", *limit_names(asks), holder, count)
 
-    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        check_in_flight(asks, holder, count, seat_us)
-        await self._database.call("renew_calls", *limit_names(asks), holder, count, seat_us, self._database.at())
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
+        check_in_flight(asks, holder, count, in_flight_us)
+        await self._database.call("renew_calls", *limit_names(asks), holder, count, in_flight_us, self._database.at())
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
@@ -144,7 +144,7 @@ def render_definition(definition: LimitDefinition) -> dict[str, Any]:
         "definition": sent,
         "windows": [window.window_us for window in sizing.windows],
         "bursts": [window.burst for window in sizing.windows],
-        "paces": [window.token_ns for window in sizing.windows],
+        "paces": [window.permit_ns for window in sizing.windows],
         "concurrency": sizing.concurrency,
         "lease_us": sizing.lease_us,
     }
@@ -172,7 +172,7 @@ def wait_reason(window_us: int) -> str:
 
 def parse_level(row: Record) -> Level:
     _, since, blocked_until, percent, generation, slowed_at, windows, tats, turns, paces, holders, counts, untils = row
-    seats = zip(holders or (), counts or (), untils or (), strict=True)
+    in_flight = zip(holders or (), counts or (), untils or (), strict=True)
     return Level(
         buckets={window: Bucket(*each) for window, *each in zip(windows, tats, turns, paces, strict=True)},
         since=since,
@@ -180,5 +180,5 @@ def parse_level(row: Record) -> Level:
         percent=percent,
         generation=generation,
         slowed_at=slowed_at,
-        seats={holder: InFlight(count, until) for holder, count, until in seats},
+        in_flight={holder: InFlight(count, until) for holder, count, until in in_flight},
     )

@@ -80,8 +80,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
     most: int | None = None
     count: int | None = None
     holder: str | None = None
-    seat_us: int | None = None
-    seat_grace_us: int | None = None
+    in_flight_us: int | None = None
+    in_flight_grace_us: int | None = None
     granted_at: Instant | None = None
     granted_since: Instant | None = None
     generations: Sequence[int] | None = None
@@ -193,10 +193,10 @@ class RedisLimitDefinitions:
 
 class RedisLimiter:
     def __init__(
-        self, url: str, now_us: Callable[[], Instant] | None = None, *, seat_grace_us: int = IN_FLIGHT_GRACE_US
+        self, url: str, now_us: Callable[[], Instant] | None = None, *, in_flight_grace_us: int = IN_FLIGHT_GRACE_US
     ) -> None:
         self._server = FencedServer(url, now_us)
-        self._seat_grace_us = seat_grace_us
+        self._in_flight_grace_us = in_flight_grace_us
         self.address = self._server.address
         self.connections = self._server.connections
         self.definitions: LimitDefinitions = RedisLimitDefinitions(self._server)
@@ -208,12 +208,12 @@ class RedisLimiter:
         await self.connections.close()
 
     async def acquire(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, seat_us)
-        seating = Request(holder=holder, seat_us=seat_us, seat_grace_us=self._seat_grace_us)
-        request = replace(seating, asks=asks, must_be_known=True, least=least, most=most)
-        match await self._server.call("take", request):
+        check_take(asks, least, most, in_flight_us)
+        caller = Request(holder=holder, in_flight_us=in_flight_us, in_flight_grace_us=self._in_flight_grace_us)
+        request = replace(caller, asks=asks, must_be_known=True, least=least, most=most)
+        match await self._server.call("acquire", request):
             case ["granted", count, now, since, lease_us, generations]:
                 return Granted(tuple(asks), count, now, since, lease_us, tuple(generations))
             case ["wait", wait_us, name, why]:
@@ -226,23 +226,25 @@ class RedisLimiter:
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
         before = Request(granted_at=granted.granted_at, granted_since=granted.since, generations=granted.generations)
-        await self._server.call("give_back", replace(before, asks=granted.asks, count=unused))
+        await self._server.call("return_unused", replace(before, asks=granted.asks, count=unused))
 
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        await self._server.call("vacate", Request(asks=asks, holder=holder, count=count))
+        await self._server.call("end_calls", Request(asks=asks, holder=holder, count=count))
 
-    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        check_in_flight(asks, holder, count, seat_us)
-        await self._server.call("keep", Request(asks=asks, holder=holder, count=count, seat_us=seat_us))
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
+        check_in_flight(asks, holder, count, in_flight_us)
+        await self._server.call(
+            "renew_calls", Request(asks=asks, holder=holder, count=count, in_flight_us=in_flight_us)
+        )
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
-        await self._server.call("tell", Request(asks=[PermitRequest(notice.name, notice.limit)], notice=notice))
+        await self._server.call("observe", Request(asks=[PermitRequest(notice.name, notice.limit)], notice=notice))
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
-        _, now, levels = await self._server.call("look", Request(asks=asks, must_be_known=True))
+        _, now, levels = await self._server.call("levels", Request(asks=asks, must_be_known=True))
         return now, [level_of(level) for level in levels]
 
 
@@ -264,9 +266,9 @@ def written(definition: LimitDefinition) -> str:
 
 def level_of(level: dict[str, Any]) -> Level:
     """An empty table of Lua does not say whether it is a list or a mapping, and comes as a list."""
-    buckets, seats = dict(level.pop("buckets")), dict(level.pop("seats"))
+    buckets, in_flight = dict(level.pop("buckets")), dict(level.pop("in_flight"))
     return Level(
         buckets={window_us: Bucket(**bucket) for window_us, bucket in buckets.items()},
-        seats={holder: InFlight(**seat) for holder, seat in seats.items()},
+        in_flight={holder: InFlight(**calls) for holder, calls in in_flight.items()},
         **level,
     )

@@ -97,8 +97,8 @@ def defined(connection: sqlite3.Connection, name: str) -> Defined | None:
 
 
 class FileLevels(Levels):
-    def __init__(self, timepiece: Timepiece, seat_grace_us: int = 0) -> None:
-        super().__init__(seat_grace_us)
+    def __init__(self, timepiece: Timepiece, in_flight_grace_us: int = 0) -> None:
+        super().__init__(in_flight_grace_us)
         self._timepiece = timepiece
         self._connection: sqlite3.Connection | None = None
         self._seen = -1

@@ -87,7 +87,7 @@ class SqliteLimiter:
     ) -> None:
         self.path = path + SUFFIX
         piece = timepiece() if now_us is None else Timepiece(now_us, identity)
-        # No grace for seats: whoever used this file went down together with the machine.
+        # No grace for in-flight calls: every process that used this file stopped together with the machine.
         self._levels = FileLevels(piece)
         synchronous = synchronous_of(piece) if durable else "OFF"
         self._file = LevelsFile(self.path, random, self._levels, synchronous=synchronous, inline=inline)
@@ -104,30 +104,30 @@ class SqliteLimiter:
         await self._connection.close()
 
     async def acquire(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, seat_us)
-        return await self._write(lambda levels: levels.take(asks, least, most, holder, seat_us))
+        check_take(asks, least, most, in_flight_us)
+        return await self._write(lambda levels: levels.acquire(asks, least, most, holder, in_flight_us))
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
-        await self._write(lambda levels: levels.give_back(granted, unused))
+        await self._write(lambda levels: levels.return_unused(granted, unused))
 
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        await self._write(lambda levels: levels.vacate(asks, holder, count))
+        await self._write(lambda levels: levels.end_calls(asks, holder, count))
 
-    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        check_in_flight(asks, holder, count, seat_us)
-        await self._write(lambda levels: levels.keep(asks, holder, count, seat_us))
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
+        check_in_flight(asks, holder, count, in_flight_us)
+        await self._write(lambda levels: levels.renew_calls(asks, holder, count, in_flight_us))
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
-        await self._write(lambda levels: levels.tell(notice))
+        await self._write(lambda levels: levels.observe(notice))
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
-        return await self._write(lambda levels: levels.look(asks))
+        return await self._write(lambda levels: levels.read_levels(asks))
 
     async def _write(self, verb: Callable[[FileLevels], T]) -> T:
         return await self._file.write(lambda connection: verb(self._levels))

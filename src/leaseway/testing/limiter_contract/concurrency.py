@@ -35,7 +35,7 @@ async def test_no_more_calls_than_seats(limiter: Limiter, clock: FakeClock) -> N
 async def test_more_seats_than_there_are_are_never_granted(limiter: Limiter, clock: FakeClock) -> None:
     """Waiting would not help."""
     await ready(limiter, clock, PHONE)
-    verdict = await limiter.acquire([ask(PHONE)], least=4, most=4, holder="one", seat_us=SEAT_US)
+    verdict = await limiter.acquire([ask(PHONE)], least=4, most=4, holder="one", in_flight_us=SEAT_US)
     assert verdict == Never(PHONE.name, 3)
 
 
@@ -105,8 +105,8 @@ async def test_keeping_says_how_many_not_how_many_more(limiter: Limiter, clock: 
     for count in (2, 2, 1):
         await limiter.renew_calls([ask(PHONE)], "one", count, SEAT_US)
     level = await level_of(limiter, PHONE)
-    assert {who: seat.count for who, seat in level.seats.items()} == {"one": 1}
-    assert level.seats["one"].until == clock.now_us() + SEAT_US
+    assert {who: seat.count for who, seat in level.in_flight.items()} == {"one": 1}
+    assert level.in_flight["one"].until == clock.now_us() + SEAT_US
 
 
 async def test_seats_and_rates_are_taken_together(limiter: Limiter, clock: FakeClock) -> None:
@@ -122,7 +122,7 @@ async def test_seats_and_rates_are_taken_together(limiter: Limiter, clock: FakeC
     await limiter.end_calls([ask(both)], "one", 2)
     await drained(limiter, ask(MAPS))
     assert isinstance(await seated(limiter, "two", ask(both), ask(MAPS)), Wait)
-    assert (await level_of(limiter, both)).seats == {}
+    assert (await level_of(limiter, both)).in_flight == {}
 
 
 async def test_seats_come_back_with_the_vacated_call_only(limiter: Limiter, clock: FakeClock) -> None:
@@ -132,4 +132,4 @@ async def test_seats_come_back_with_the_vacated_call_only(limiter: Limiter, cloc
     verdict = await seated(limiter, "one", ask(both), most=2)
     assert isinstance(verdict, Granted)
     await limiter.return_unused(verdict, 2)
-    assert (await level_of(limiter, both)).seats["one"].count == 2
+    assert (await level_of(limiter, both)).in_flight["one"].count == 2

@@ -56,8 +56,10 @@ async def drained(limiter: Limiter, *asks: PermitRequest) -> Granted:
     return await granted(limiter, *asks, most=MANY)
 
 
-async def seated(limiter: Limiter, holder: str, *asks: PermitRequest, most: int = 1, seat_us: int = SEAT_US) -> Verdict:
-    return await limiter.acquire(asks, most=most, holder=holder, seat_us=seat_us)
+async def seated(
+    limiter: Limiter, holder: str, *asks: PermitRequest, most: int = 1, in_flight_us: int = SEAT_US
+) -> Verdict:
+    return await limiter.acquire(asks, most=most, holder=holder, in_flight_us=in_flight_us)
 
 
 async def throttled(limiter: Limiter, limit: Limit, generation: int = 0, seconds: float | None = 10) -> None:

@@ -144,7 +144,7 @@ async def test_seats_are_closed_too(limiter: Limiter, clock: FakeClock) -> None:
     """A provider that counts connections may ask for patience as well."""
     await ready(limiter, clock, PHONE)
     await throttled(limiter, PHONE, seconds=None)
-    wait = await seated(limiter, "one", ask(PHONE), seat_us=SEAT_US)
+    wait = await seated(limiter, "one", ask(PHONE), in_flight_us=SEAT_US)
     assert isinstance(wait, Wait)
     assert wait.wait_us == SECOND_US
 
@@ -206,7 +206,7 @@ async def test_a_limit_is_named_once(limiter: Limiter, clock: FakeClock) -> None
         (ONE, {"least": 2, "most": 1}),
         (ONE, {"most": 2_000_000_000}),
         (ONE, {"least": True}),
-        (ONE, {"seat_us": -1}),
+        (ONE, {"in_flight_us": -1}),
         ([ask(MAPS, 0)], {}),
         ([ask(MAPS, -1)], {}),
         ([ask(MAPS, 10**12)], {}),
@@ -235,15 +235,17 @@ async def test_nobody_returns_what_was_not_granted(limiter: Limiter, clock: Fake
     assert await picture(limiter, [MAPS]) == before
 
 
-@pytest.mark.parametrize(("holder", "count", "seat_us"), [("", 1, 1), ("one", 0, 1), ("one", -1, 1), ("one", 1, 0)])
+@pytest.mark.parametrize(
+    ("holder", "count", "in_flight_us"), [("", 1, 1), ("one", 0, 1), ("one", -1, 1), ("one", 1, 0)]
+)
 async def test_impossible_seats_are_refused(
-    limiter: Limiter, clock: FakeClock, holder: str, count: int, seat_us: int
+    limiter: Limiter, clock: FakeClock, holder: str, count: int, in_flight_us: int
 ) -> None:
     """Fewer than no seats would make room for others."""
     await ready(limiter, clock, PHONE)
     with pytest.raises(BadValue):
-        await limiter.renew_calls([ask(PHONE)], holder, count, seat_us)
-    if seat_us:
+        await limiter.renew_calls([ask(PHONE)], holder, count, in_flight_us)
+    if in_flight_us:
         with pytest.raises(BadValue):
             await limiter.end_calls([ask(PHONE)], holder, count)
 

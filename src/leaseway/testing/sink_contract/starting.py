@@ -27,7 +27,7 @@ async def test_a_run_is_kept_with_all_that_it_was_planned_with(sink: Sink, other
         mode=RunMode.INCREMENTAL,
         since=17,
         watermark=10**15,
-        seats=8,
+        concurrency=8,
         id_max=311_592,
         requests_max=500,
         requests=3,

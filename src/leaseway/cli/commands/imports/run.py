@@ -127,8 +127,8 @@ async def begun(parts: ImportParts, place: RunLocation, wish: RunOptions, is_new
         await app.store()  # fails before the sink contains a run whose jobs cannot be stored
         await parts.sink.open()
         if is_new:
-            seats = concurrency_per_worker(parts, wish.workers)
-            return (await start(parts, jobs, NewRun(wish.run, wish.mode, wish.requests_max, seats))).id
+            concurrency = concurrency_per_worker(parts, wish.workers)
+            return (await start(parts, jobs, NewRun(wish.run, wish.mode, wish.requests_max, concurrency))).id
         found = await find_run(look_at(parts, wish.spec), wish.run)
         await resume(parts, jobs, found, wish.requests_max)
         return found.id

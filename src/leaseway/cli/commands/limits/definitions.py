@@ -32,7 +32,7 @@ COLUMNS = (
     TableColumn("name"),
     TableColumn("rates", may_shrink=True),
     TableColumn("permits now"),
-    TableColumn("seats"),
+    TableColumn("in flight"),
     TableColumn("next free"),
     TableColumn("slowed to", right=True),
     TableColumn("closed until", may_shrink=True),
@@ -110,7 +110,7 @@ def permit_levels(definition: LimitDefinition, seen: LevelReading) -> list[str]:
 def in_flight_text(definition: LimitDefinition, seen: LevelReading) -> str:
     if definition.concurrency is None:
         return ""
-    return f"{sum(seat.count for seat in seen.level.seats.values()):,} of {definition.concurrency:,} taken"
+    return f"{sum(calls.count for calls in seen.level.in_flight.values()):,} of {definition.concurrency:,}"
 
 
 def next_free(shut: Closure | None) -> str:

@@ -72,7 +72,7 @@ def figures(definition: LimitDefinition, rate: Rate) -> list[tuple[str, str]]:
         ("in any window", f"B + r * (W + E + delta) = {sum_in_words(definition, rate, window)}"),
         ("why + 1", f"two calls that are exactly W apart share no window: never more than {rate.count:,}"),
         ("sustained", f"{number(sustained(rate, window))} in {span(rate.window_us)}, {share(rate, window)}"),
-        ("from empty", f"full after {span(window.burst * window.token_ns // 1_000)}"),
+        ("from empty", f"full after {span(window.burst * window.permit_ns // 1_000)}"),
     ]
 
 
@@ -81,7 +81,7 @@ def tokens_in_words(count: int) -> str:
 
 
 def every(window: RateWindow) -> str:
-    us = window.token_ns / 1_000
+    us = window.permit_ns / 1_000
     return f"{us / SECOND_US:.3g} s" if us >= 1_000 else f"{us:.3g} µs"
 
 
@@ -90,19 +90,19 @@ def sum_in_words(definition: LimitDefinition, rate: Rate, window: RateWindow) ->
     lease_us, delay_us = permit_lease_us(definition), wire_delay_us(definition, rate)
     spans = f"{seconds(rate.window_us)} + {seconds(lease_us)} + {seconds(delay_us)}"
     return (
-        f"{window.burst:,} + {number(SECOND_US * 1_000 / window.token_ns)} * ({spans}) "
+        f"{window.burst:,} + {number(SECOND_US * 1_000 / window.permit_ns)} * ({spans}) "
         f"= {number(most_in_window(definition, rate, window))} <= {rate.count + 1:,} = L + 1"
     )
 
 
 def most_in_window(definition: LimitDefinition, rate: Rate, window: RateWindow) -> float:
     span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
-    return window.burst + span_us * 1_000 / window.token_ns
+    return window.burst + span_us * 1_000 / window.permit_ns
 
 
 def sustained(rate: Rate, window: RateWindow) -> float:
     """How many permits a window gets on average, if all are used."""
-    return rate.window_us * 1_000 / window.token_ns
+    return rate.window_us * 1_000 / window.permit_ns
 
 
 def share(rate: Rate, window: RateWindow) -> str:
@@ -124,13 +124,13 @@ def sum_json(definition: LimitDefinition, rate: Rate) -> dict[str, Any]:
     return {
         "rate": str(rate),
         "burst": window.burst,
-        "permit_seconds": window.token_ns / 1_000_000_000,
+        "permit_seconds": window.permit_ns / 1_000_000_000,
         "lease_seconds": permit_lease_us(definition) / SECOND_US,
         "delay_seconds": wire_delay_us(definition, rate) / SECOND_US,
         "most_in_window": most_in_window(definition, rate, window),
         "allowed_in_window": rate.count,
         "sustained_share": sustained(rate, window) / rate.count,
-        "full_after_seconds": window.burst * window.token_ns / 1_000_000_000,
+        "full_after_seconds": window.burst * window.permit_ns / 1_000_000_000,
     }
 
 
@@ -149,7 +149,7 @@ def show_state(name: str, definition: LimitDefinition, seen: LevelReading | None
     facts(
         [
             *((str(rate), tokens_now(definition, rate, seen)) for rate in definition.rates),
-            ("seats", in_flight_text(definition, seen)),
+            ("in flight", in_flight_text(definition, seen)),
             ("pace", f"slowed to {level.percent} %: the provider refused calls" if level.percent < 100 else ""),
             ("closed", f"the provider asked for a wait; open {moment(now + closed_us, now)}" if closed_us > 0 else ""),
             ("next free", next_free(shut)),

@@ -10,7 +10,7 @@
 
 local SLOWER, PERCENT_MIN, FASTER = 70, 10, 5
 local QUIET_US_MIN, RETRY_SHARE, RETRY_US_MIN = 10000000, 10, 1000000
-local SEAT_WAIT_US = 500000
+local IN_FLIGHT_WAIT_US = 500000
 local COUNT_MAX = 1000000000
 -- What does not matter any more is kept for another day: a clock may be set back, and a window that somebody adds to a
 -- limit starts empty only if it is known that the limit was in use.
@@ -69,24 +69,24 @@ local function quiet_us_of(sizing)
 end
 
 -- The hundredfold of a long pace passes 2^53, so the whole part is taken out before.
-local function slowed_ns(token_ns, percent)
-  local whole = math.floor(token_ns / percent)
-  return whole * 100 + up((token_ns - whole * percent) * 100, percent)
+local function slowed_ns(permit_ns, percent)
+  local whole = math.floor(permit_ns / percent)
+  return whole * 100 + up((permit_ns - whole * percent) * 100, percent)
 end
 
 local function paced(level, sizing, now)
   local is_seen, buckets = next(level.buckets) ~= nil, {}
   for _, window in ipairs(sizing.windows) do
-    local token_ns = slowed_ns(window.token_ns, level.percent)
+    local permit_ns = slowed_ns(window.permit_ns, level.percent)
     local bucket = level.buckets[window.window_us]
     if not bucket then
       local empty_at = is_seen and now or level.since
-      bucket = { tat = empty_at + us(window.burst * token_ns), turn = 0, token_ns = token_ns }
-    elseif bucket.token_ns ~= token_ns then
-      local away_us = math.ceil(math.max(bucket.tat - now, 0) * (token_ns / bucket.token_ns))
+      bucket = { tat = empty_at + us(window.burst * permit_ns), turn = 0, permit_ns = permit_ns }
+    elseif bucket.permit_ns ~= permit_ns then
+      local away_us = math.ceil(math.max(bucket.tat - now, 0) * (permit_ns / bucket.permit_ns))
       -- What was used of a larger limit has left the window by then. It must not close a smaller one for months.
-      local most_us = math.max(window.window_us, us(window.burst * token_ns)) + math.max(level.blocked_until - now, 0)
-      bucket = { tat = now + math.min(away_us, most_us), turn = bucket.turn, token_ns = token_ns }
+      local most_us = math.max(window.window_us, us(window.burst * permit_ns)) + math.max(level.blocked_until - now, 0)
+      bucket = { tat = now + math.min(away_us, most_us), turn = bucket.turn, permit_ns = permit_ns }
     end
     buckets[window.window_us] = bucket
   end
@@ -104,12 +104,12 @@ end
 
 local function current(level, sizing, now, since)
   if level.since ~= since then
-    level.since, level.buckets, level.seats = since, {}, {}
+    level.since, level.buckets, level.in_flight = since, {}, {}
   end
   recovered(level, sizing, now)
-  for holder, seat in pairs(level.seats) do
-    if seat['until'] <= now then
-      level.seats[holder] = nil
+  for holder, calls in pairs(level.in_flight) do
+    if calls['until'] <= now then
+      level.in_flight[holder] = nil
     end
   end
   paced(level, sizing, now)
@@ -117,13 +117,13 @@ local function current(level, sizing, now, since)
 end
 
 local function full_us(window, bucket)
-  return us(window.burst * bucket.token_ns)
+  return us(window.burst * bucket.permit_ns)
 end
 
 -- -- reading and writing --------------------------------------------------------------------------------------------
 
 local function new_level()
-  return { since = -1, blocked_until = 0, percent = 100, generation = 0, slowed_at = 0, buckets = {}, seats = {} }
+  return { since = -1, blocked_until = 0, percent = 100, generation = 0, slowed_at = 0, buckets = {}, in_flight = {} }
 end
 
 -- The asks with all that is known about them, and the first limit that nobody has defined, or has any more.
@@ -156,8 +156,8 @@ local function settled_at(level, sizing)
   for _, bucket in pairs(level.buckets) do
     latest = math.max(latest, bucket.tat, bucket.turn)
   end
-  for _, seat in pairs(level.seats) do
-    latest = math.max(latest, seat['until'])
+  for _, calls in pairs(level.in_flight) do
+    latest = math.max(latest, calls['until'])
   end
   if level.percent < 100 then
     latest = math.max(latest, level.slowed_at + up(100 - level.percent, FASTER) * quiet_us_of(sizing))

@@ -1,4 +1,4 @@
-SELECT id, source, spec_hash, started_at, finished_at, state, mode, since, watermark, seats,
+SELECT id, source, spec_hash, started_at, finished_at, state, mode, since, watermark, concurrency,
        id_max, requests_max, requests, notes, why
   FROM leaseway_runs
  WHERE target = :target

@@ -1,6 +1,6 @@
 -- Nobody else changes the run until the transaction ends: SQLite has one writer anyway, here there may be several. The
 -- time is the server's.
-SELECT id, source, spec_hash, started_at, finished_at, state, mode, since, watermark, seats,
+SELECT id, source, spec_hash, started_at, finished_at, state, mode, since, watermark, concurrency,
        id_max, requests_max, requests, notes, why, target,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
   FROM leaseway_runs

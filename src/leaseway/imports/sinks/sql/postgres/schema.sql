@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS leaseway_runs (
   mode text NOT NULL,
   since bigint,
   watermark bigint,
-  seats bigint NOT NULL,
+  concurrency bigint NOT NULL,
   id_max bigint,
   requests_max bigint,
   requests bigint NOT NULL,

@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS leaseway_runs (
   mode TEXT NOT NULL,
   since INTEGER,
   watermark INTEGER,
-  seats INTEGER NOT NULL,
+  concurrency INTEGER NOT NULL,
   id_max INTEGER,
   requests_max INTEGER,
   requests INTEGER NOT NULL,

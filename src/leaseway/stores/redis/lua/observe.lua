@@ -23,8 +23,8 @@ local function throttled(taking, now)
   paced(level, sizing, now)
   for _, window in ipairs(sizing.windows) do
     local bucket = level.buckets[window.window_us]
-    local one_token = level.blocked_until + full_us(window, bucket) - us(bucket.token_ns)
-    bucket.tat = math.max(bucket.tat, one_token)
+    local one_permit = level.blocked_until + full_us(window, bucket) - us(bucket.permit_ns)
+    bucket.tat = math.max(bucket.tat, one_permit)
   end
 end
 
@@ -47,7 +47,7 @@ end
 local function synced(taking, now)
   local window = window_told(taking.sizing)
   local bucket = taking.level.buckets[window.window_us]
-  local left_us = us(math.min(notice.remaining, window.burst) * bucket.token_ns)
+  local left_us = us(math.min(notice.remaining, window.burst) * bucket.permit_ns)
   bucket.tat = math.max(bucket.tat, now + full_us(window, bucket) - left_us)
 end
 

@@ -8,7 +8,7 @@ local function credit(taking, age_us)
   for _, window in ipairs(taking.sizing.windows) do
     local bucket = taking.level.buckets[window.window_us]
     if bucket then
-      local worth_us = math.floor(request.count * taking.ask.cost * bucket.token_ns / 1000) - age_us
+      local worth_us = math.floor(request.count * taking.ask.cost * bucket.permit_ns / 1000) - age_us
       -- After a change to a much slower pace this is more than there ever was, and no number to keep.
       bucket.tat = math.max(bucket.tat - math.max(worth_us, 0), 0)
     end

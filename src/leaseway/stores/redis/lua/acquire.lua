@@ -10,26 +10,26 @@ local function at_once(taking)
   return most
 end
 
-local function seats_taken(level)
+local function calls_in_flight(level)
   local count = 0
-  for _, seat in pairs(level.seats) do
-    count = count + seat.count
+  for _, calls in pairs(level.in_flight) do
+    count = count + calls.count
   end
   return count
 end
 
-local function seat_wait_us(level, now)
+local function in_flight_wait_us(level, now)
   local first = math.huge
-  for _, seat in pairs(level.seats) do
-    first = math.min(first, seat['until'])
+  for _, calls in pairs(level.in_flight) do
+    first = math.min(first, calls['until'])
   end
-  return math.max(math.min(first - now, SEAT_WAIT_US), 1)
+  return math.max(math.min(first - now, IN_FLIGHT_WAIT_US), 1)
 end
 
-local function seat_allowed(taking, now, since)
-  local free = taking.sizing.concurrency - seats_taken(taking.level)
-  local wait_us = free < least and seat_wait_us(taking.level, now) or 0
-  return math.max(since + request.seat_grace_us - now, wait_us), free
+local function concurrency_allowed(taking, now, since)
+  local free = taking.sizing.concurrency - calls_in_flight(taking.level)
+  local wait_us = free < least and in_flight_wait_us(taking.level, now) or 0
+  return math.max(since + request.in_flight_grace_us - now, wait_us), free
 end
 
 -- What stands longest against this ask, and how many of it would pass now.
@@ -42,18 +42,18 @@ local function allowed(taking, now, since)
   for _, window in ipairs(taking.sizing.windows) do
     local bucket = taking.level.buckets[window.window_us]
     local room_us = full_us(window, bucket) - math.max(bucket.tat - now, 0)
-    local wait_us = us(least * taking.ask.cost * bucket.token_ns) - room_us
+    local wait_us = us(least * taking.ask.cost * bucket.permit_ns) - room_us
     if wait_us > longest.wait_us then
       local why = string.format('its rate per %g s is used up', window.window_us / 1000000)
       longest = { wait_us = wait_us, why = why, window_us = window.window_us }
     end
     -- Where there is no room the product might pass 2^53; the wait is the answer then.
     if room_us > 0 then
-      units = math.min(units, math.floor(room_us * 1000 / (taking.ask.cost * bucket.token_ns)))
+      units = math.min(units, math.floor(room_us * 1000 / (taking.ask.cost * bucket.permit_ns)))
     end
   end
   if taking.sizing.concurrency then
-    local wait_us, free = seat_allowed(taking, now, since)
+    local wait_us, free = concurrency_allowed(taking, now, since)
     units = math.min(units, free)
     if wait_us > longest.wait_us then
       longest = { wait_us = wait_us, why = 'its concurrency limit is reached' }
@@ -69,7 +69,7 @@ local function refused(taking, hindrance, now)
   local bucket, earliest = taking.level.buckets[hindrance.window_us], now + hindrance.wait_us
   -- Beyond a whole window, those who were given turns have left long ago.
   local turn = bucket.turn <= earliest + hindrance.window_us and math.max(bucket.turn, earliest) or earliest
-  bucket.turn = turn + us(least * taking.ask.cost * bucket.token_ns)
+  bucket.turn = turn + us(least * taking.ask.cost * bucket.permit_ns)
   write(taking, now)
   return { 'wait', turn - now, taking.ask.name, hindrance.why }
 end
@@ -78,11 +78,11 @@ local function spend(taking, count, now)
   local level = taking.level
   for _, window in ipairs(taking.sizing.windows) do
     local bucket = level.buckets[window.window_us]
-    bucket.tat = math.max(bucket.tat, now) + us(count * taking.ask.cost * bucket.token_ns)
+    bucket.tat = math.max(bucket.tat, now) + us(count * taking.ask.cost * bucket.permit_ns)
   end
   if taking.sizing.concurrency then
-    local held = level.seats[holder] and level.seats[holder].count or 0
-    level.seats[holder] = { count = held + count, ['until'] = now + request.seat_us }
+    local held = level.in_flight[holder] and level.in_flight[holder].count or 0
+    level.in_flight[holder] = { count = held + count, ['until'] = now + request.in_flight_us }
   end
   write(taking, now)
 end
