@@ -1,11 +1,19 @@
-"""A stand-in of Open Charge Map's API on this machine, for demos and for your own tests, traps included.
+"""A fake of Open Charge Map's API, for demos and for your own tests, including its peculiarities.
 
     async with standin(places(), limits=["50/second"]) as it:
         …                                              # an import from it.url
         it.faults = Faults(empty_every=20)
         assert rows == it.table.readable()
 
-In a process of its own: python -m leaseway.testing.fake_open_charge_map --port 8899 --rows 20000 --limit "50/second"
+As a process: python -m leaseway.testing.fake_open_charge_map --port 8899 --rows 20000 --limit "50/second"
+
+    server      the server: limits, keys, faults, pages
+    ocm         the rules of the real API; `reference` its reference data
+    lists       other kinds of paging, over any list of records
+    poi, table  points of interest, their changes, and the lagging mirror that readers see
+    data        real and synthetic points of interest
+    faults      what goes wrong, and how often
+    admin       control from another process
 """
 
 from leaseway.testing.fake_open_charge_map.data import places, synthetic
@@ -15,6 +23,6 @@ from leaseway.testing.fake_open_charge_map.poi import Poi
 from leaseway.testing.fake_open_charge_map.server import StandIn, standin
 
 API_KEY = "0f0f0f0f-0000-4000-8000-000000000001"
-"""Any key of this form is accepted, unless the stand-in was told which."""
+"""Any key of this form is accepted, unless the server was given a list of keys."""
 
 __all__ = ["API_KEY", "Faults", "Listing", "Poi", "StandIn", "places", "standin", "synthetic"]

@@ -1,4 +1,4 @@
-"""python -m leaseway.testing.fake_open_charge_map: the stand-in as a process. Its first line is its address."""
+"""python -m leaseway.testing.fake_open_charge_map: the fake API as a process. Its first line of output is its URL."""
 
 import argparse
 import asyncio
@@ -60,7 +60,7 @@ async def serve(asked: argparse.Namespace) -> None:
 
 
 def end_with_input() -> None:
-    """Whoever started us holds the other end: when he is gone, however he died, so are we."""
+    """The parent process holds the other end of the pipe: when it ends, this process ends."""
     os.read(0, 1)
     os._exit(0)
 

@@ -1,10 +1,10 @@
-"""The stand-in's own side door, for when it runs in a process of its own.
+"""Control over the fake API when it runs in a process of its own.
 
-GET  /_admin            what was seen: requests, refused, pages, rows, the fullest window of each limit
-GET  /_admin/truth      {"101": stamp, …}: what a complete import must have
-GET  /_admin/rows       [[101, stamp, title, country, latitude, longitude], …]: the same, with what the rows say
-GET  /_admin/journal    [[at, status, path], …]: every request, with when it arrived, in nanoseconds of a steady clock
-POST /_admin/faults     {"empty_every": 20}: these switches, all others off
+GET  /_admin            counters: requests, refused, pages, rows, the fullest window of each limit
+GET  /_admin/truth      {"101": stamp, …}: what a complete import must contain
+GET  /_admin/rows       [[101, stamp, title, country, latitude, longitude], …]: the same, with values
+GET  /_admin/journal    [[at, status, path], …]: every request, with its time in nanoseconds of a monotonic clock
+POST /_admin/faults     {"empty_every": 20}: set these faults, and switch all others off
 POST /_admin/update     {"ids": [101]} or {"count": 50}
 POST /_admin/insert     {"count": 50}
 POST /_admin/delete     {"ids": [101]} or {"count": 50}
@@ -25,7 +25,7 @@ PATH = "/_admin"
 
 
 class Changeable(Protocol):
-    """What the side door opens to."""
+    """What the control interface uses."""
 
     table: Table
     arrivals: list[Arrival]

@@ -1,4 +1,4 @@
-"""Points of interest for the stand-in: real places, or synthetic ones that need nothing; the same each time."""
+"""Points of interest: real places, or synthetic ones that need no download; the same every time."""
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -14,15 +14,15 @@ FIRST_ID = 101
 GEONAMES_FILE = "cities500.json"
 YEAR_MINUTES = 365 * 24 * 60
 BEGIN: Instant = 1_577_836_800_000_000
-"""2020-01-01, when the first of them was created."""
+"""2020-01-01, when the first record was created."""
 BULK_MINUTE: Instant = 1_775_012_400_000_000
-"""2026-04-01T03:00Z, when somebody imported thousands at once."""
+"""2026-04-01T03:00Z, the time of a bulk change."""
 MASK = (1 << 64) - 1
 SKEW = ("US", "US", "US", "DE", "DE", "GB", "FR", "ES", "NL", "NO", "JP", "IT")
 
 
 def mix(number: int) -> int:
-    """A number that looks like chance, and is the same in every process."""
+    """A pseudo-random number that is the same in every process."""
     number = (number + 0x9E3779B97F4A7C15) & MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
@@ -30,10 +30,10 @@ def mix(number: int) -> int:
 
 
 def places(bulk: int = 0, count: int | None = None) -> list[Poi]:
-    """Every place of more than 500 people, some 235,000, of GeoNames (geonames.org, CC BY 4.0), or so many of them, all
-    over the world.
+    """Places with more than 500 people, about 235,000, from GeoNames (geonames.org, CC BY 4.0), or `count` of them from
+    all over the world.
 
-    Their ids are as dense as those of the API. Places in countries that the API does not know have none.
+    Their ids are as dense as those of the API. Places in countries that the API does not know are omitted.
     """
     cities = cities_of(GEONAMES_FILE)
     if count is not None and count < len(cities):
@@ -43,7 +43,7 @@ def places(bulk: int = 0, count: int | None = None) -> list[Poi]:
 
 
 class City(msgspec.Struct, frozen=True, gc=False):
-    """What is used of a place. Its names in all languages, most of the file, are not even decoded."""
+    """The fields that are used. The names in all languages, most of the file, are not decoded."""
 
     geonameid: int
     name: str
@@ -80,8 +80,7 @@ def place(number: int, city: City) -> Poi:
 
 
 def synthetic(count: int, seed: int = 7, bulk: int = 0, hidden_every: int = 0) -> list[Poi]:
-    """`bulk`: so many rows were changed in one and the same minute. `hidden_every`: so rare are those that are not
-    published, or removed."""
+    """`bulk` records were changed in the same minute. One in `hidden_every` records is unpublished or removed."""
     codes = sorted(ID_BY_CODE)
     found = [invented(number, mix(seed * 1_000_003 + number), codes) for number in id_numbers(count)]
     return in_bulk([hidden(poi, position, hidden_every) for position, poi in enumerate(found, 1)], bulk)
@@ -105,7 +104,7 @@ def hidden(poi: Poi, position: int, every: int) -> Poi:
 
 
 def id_numbers(count: int) -> Iterator[int]:
-    """Ascending, with gaps: some were never published."""
+    """Ascending, with gaps for records that were never published."""
     number = FIRST_ID
     for _ in range(count):
         yield number
@@ -113,7 +112,7 @@ def id_numbers(count: int) -> Iterator[int]:
 
 
 def dates(number: int) -> tuple[Instant, Instant]:
-    """Created within six years, in no order of ids; changed within a year after that."""
+    """Created within six years, not in the order of ids; changed within a year after that."""
     chance = mix(number * 31)
     created = BEGIN + chance % (6 * YEAR_MINUTES) * MINUTE_US
     return created, created + chance // 97 % (YEAR_MINUTES // 2) * MINUTE_US

@@ -1,4 +1,4 @@
-"""What shall go wrong, and how often: switches, all of them off but for what the real API does every day."""
+"""Faults, and how often they occur. All are off, except what the real API does every day."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,40 +10,40 @@ from leaseway.domain.errors import BadValue
 
 
 class Faults(Struct, frozen=True, forbid_unknown_fields=True):
-    """`every`: each n-th page that is asked for; 0: never."""
+    """`every` means each n-th requested page; 0 means never."""
 
     error_every: int = 0
     error_status: int = 503
     slow_every: int = 0
     slow_seconds: float = 1.0
     empty_every: int = 0
-    """200 with [], as when the mirror's database is away."""
+    """200 with [], as when the mirror's database is down."""
     truncated_every: int = 0
     """The connection ends in the middle of the body."""
     html_every: int = 0
-    """200 with a page for people."""
+    """200 with an HTML page."""
     reordered: bool = False
-    """`id_asc` sorts by the date of creation, as when the second database answers."""
+    """`id_asc` sorts by date of creation, as when the secondary database answers."""
     absent_every: int = 0
-    """The mirror deletes some rows and inserts them again: they are absent for a moment."""
+    """The mirror deletes some rows and inserts them again: they are missing for a moment."""
     absent_rows: int = 50
     absent_seconds: float = 0.3
     absent_changed: bool = True
-    """It does so with rows that were changed, whose stamps tell. False: nothing tells, as when it is built anew."""
+    """True: with changed rows, which have new stamps. False: with unchanged rows, as when the mirror is rebuilt."""
     lag_seconds: float = 0.0
-    """The longest time until a change can be seen."""
+    """The longest time until a change becomes visible."""
     changes_every: int = 0
-    """Data that changes while it is being read: rows that exist, and new ones."""
+    """Data changes while it is read: existing records, and new ones."""
     changed_rows: int = 10
     inserted_rows: int = 0
     is_volatile: bool = False
-    """Fields that are computed for each request differ each time."""
+    """Computed fields differ in every reply."""
     unknown_country_is_world: bool = True
-    """What the real API does with a country code that it does not know."""
+    """What the real API does with an unknown country code."""
     ignores_filters: bool = False
-    """Countries and dates are not looked at."""
+    """Filters by country and date are ignored."""
     page_max: int = 0
-    """No page has more rows, whatever was asked for; nothing says so. 0: no such ceiling."""
+    """No page has more rows, whatever was requested, and the reply does not say so. 0: no such limit."""
 
 
 def is_due(every: int, number: int) -> bool:

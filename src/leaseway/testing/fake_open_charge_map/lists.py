@@ -1,4 +1,4 @@
-"""Other APIs, over any list of records: by offset, page number, link, cursor or key.
+"""Other kinds of APIs, over any list of records: by offset, page number, link, cursor or key.
 
     /offset/NAME?offset=0&limit=100        {"items": […], "total": 28298}
     /page/NAME?page=1&per_page=100         {"items": […], "page": 1, "pages": 283}
@@ -6,7 +6,7 @@
     /token/NAME?cursor=…&limit=100         {"items": […], "next_cursor": "…" or null}
     /keyset/NAME?after=…&limit=100         […], in the order of their keys
 
-Any other parameter that is the name of a field lets only equal values pass: country=ES.
+Any other parameter that is the name of a field filters by equality: country=ES.
 """
 
 import base64
@@ -27,12 +27,12 @@ OWN = frozenset({"offset", "limit", "page", "per_page", "cursor", "after"})
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """A list as it is served."""
+    """A list of records and how it is served."""
 
     records: Records
     key: str = "id"
     page_max: int = 1_000
-    """A larger page is cut to this, and nobody says so."""
+    """A larger page is truncated to this size, and the reply does not say so."""
 
     def chosen(self, query: Query) -> Records:
         fields = {name: text for name, text in query.items() if name not in OWN}

@@ -1,7 +1,7 @@
-"""The rules of Open Charge Map's API v3, as its published server has them, traps included.
+"""The rules of Open Charge Map's API v3, as in its published server, including its peculiarities.
 
-Parameters are named in any case, and what cannot be read is silently ignored. There is no total, no next page, no upper
-bound for dates, and no promise about the order unless one is asked for.
+Parameter names are case-insensitive, and unreadable values are ignored silently. There is no total, no next page, no
+upper bound for dates, and no guaranteed order unless one is requested.
 """
 
 import math
@@ -48,7 +48,7 @@ Envelope = tuple[float, float, float, float]
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """The parameters of one request, as the server understands them."""
+    """The parameters of one request, as the server interprets them."""
 
     limit: int
     after: int | None
@@ -62,11 +62,11 @@ class Asked(Struct, frozen=True, kw_only=True):
     order: str
 
 
-# -- at the door ------------------------------------------------------------------------------------------------------
+# -- admission --------------------------------------------------------------------------------------------------------
 
 
 def refusal(query: Query, headers: Mapping[str, str], keys: frozenset[str] | None) -> Answer | None:
-    """None: come in. `keys`: those that count; None: any that looks like one."""
+    """None: admitted. `keys` are the accepted keys; None accepts any key of the right form."""
     agent = headers.get("user-agent", "").lower()
     if "fme/2020" in agent:
         return Answer(403, BANNED, TEXT)
@@ -80,7 +80,7 @@ def refusal(query: Query, headers: Mapping[str, str], keys: frozenset[str] | Non
     return None
 
 
-# -- the list ---------------------------------------------------------------------------------------------------------
+# -- pages ------------------------------------------------------------------------------------------------------------
 
 
 def asked(query: Query, faults: Faults) -> Asked:
@@ -101,7 +101,7 @@ def asked(query: Query, faults: Faults) -> Asked:
 
 
 def countries_of(query: Query, unknown_is_world: bool) -> frozenset[int] | None:
-    """A code wins over ids; one that nobody knows makes the code vanish, and with it the filter."""
+    """A country code overrides ids. An unknown code is dropped, and the filter with it."""
     code = query.get("countrycode", "").strip().upper()
     if code in ID_BY_CODE:
         return frozenset({ID_BY_CODE[code]})
@@ -124,12 +124,12 @@ def order_key(wanted: Asked) -> Callable[[Poi], int]:
     if wanted.order == "modified_asc":
         return lambda poi: poi.modified
     if wanted.envelope is not None:
-        return lambda poi: zlib.crc32(poi.id.to_bytes(8))  # "spatial index order": no promise at all
+        return lambda poi: zlib.crc32(poi.id.to_bytes(8))  # "spatial index order": no guaranteed order
     return lambda poi: -poi.id
 
 
 def matcher(wanted: Asked) -> Callable[[Poi], bool]:
-    """Only the tests that are needed: most pages are asked for by id alone."""
+    """Only the necessary tests: most pages are requested by id alone."""
     tests: list[Callable[[Poi], bool]] = []
     if (since := wanted.since) is not None:
         tests.append(lambda poi: poi.modified >= since)
@@ -156,7 +156,7 @@ def is_within(latitude: float, longitude: float, envelope: Envelope) -> bool:
 
 
 def arc(latitude: float, west: float, east: float, longitude: float) -> float:
-    """Where the great circle between two points of one latitude meets a meridian."""
+    """The latitude at which the great circle between two points of one latitude meets a meridian."""
     if abs(latitude) == 90 or west == east:
         return latitude
     top = math.tan(math.radians(latitude)) / math.cos(math.radians((east - west) / 2))
@@ -173,7 +173,7 @@ def listing(table: Table, rows: Iterable[Poi], query: Query, faults: Faults, now
     return b"[" + b",".join(parts) + b"]"
 
 
-# -- the rest of it ---------------------------------------------------------------------------------------------------
+# -- other resources --------------------------------------------------------------------------------------------------
 
 
 def status(table: Table) -> bytes:
@@ -201,7 +201,7 @@ def numbers(query: Query, name: str) -> frozenset[int]:
 
 
 def flag(query: Query, name: str, *, absent: bool) -> bool:
-    """Present and unreadable is false."""
+    """A parameter that is present but unreadable is false."""
     text = query.get(name, "").strip().lower()
     return text == "true" if text else absent
 
@@ -215,7 +215,7 @@ def date_of(text: str) -> Instant | None:
 
 
 def envelope_of(text: str) -> Envelope | None:
-    """The corners in any order. A box across the antimeridian becomes the long way round."""
+    """The corners in any order. A box across the antimeridian becomes its complement."""
     corners = [(float(latitude), float(longitude)) for latitude, longitude in CORNER.findall(text)[:2]]
     if len(corners) < 2:
         return None

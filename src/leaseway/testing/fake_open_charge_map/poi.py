@@ -1,6 +1,6 @@
-"""One point of interest, as the stand-in keeps it, and as the API writes it.
+"""One point of interest, as stored and as the API returns it.
 
-Dates are those of a SQL Server `smalldatetime`: rounded to the nearest minute, so that a fresh change may lie up to 30
+Dates are those of a SQL Server `smalldatetime`: rounded to the nearest minute, so a fresh change can be up to 30
 seconds in the future.
 """
 
@@ -38,7 +38,7 @@ class Poi(Struct, frozen=True, gc=False):
     longitude: float
     created: Instant
     modified: Instant
-    """`DateLastStatusUpdate`, on the minute."""
+    """`DateLastStatusUpdate`, rounded to the minute."""
     reference: str = ""
     province: str | None = None
     points: int = 1
@@ -48,7 +48,7 @@ class Poi(Struct, frozen=True, gc=False):
 
     @property
     def is_readable(self) -> bool:
-        """Shown to somebody who does not ask for a status."""
+        """Returned if no status is requested."""
         return self.submission in PUBLISHED and self.status not in REMOVED
 
 
@@ -67,19 +67,21 @@ def day_text(day: int) -> str:
 
 
 def compact_tail(poi: Poi) -> bytes:
-    """As `compact=true&verbose=false` writes it, but for its beginning, which is computed for each request."""
+    """The record as `compact=true&verbose=false` returns it, without its beginning, which is computed for each
+    request.
+    """
     return ascii_json(without_own_nulls(compact(poi)))[1:]
 
 
 def compact_head(poi: Poi, now: Instant, is_volatile: bool) -> bytes:
-    """These two change though the record does not: they must not count as its content."""
+    """These two fields change although the record does not: they must not count as content."""
     seen = now if is_volatile else poi.modified
     recent = b"true" if poi.modified > now - RECENT_US else b"false"
     return b'{"IsRecentlyVerified":%s,"DateLastVerified":"%s",' % (recent, date_text(seen).encode())
 
 
 def whole(poi: Poi, now: Instant, *, compact: bool, verbose: bool, camelcase: bool) -> bytes:
-    """Any other shape, made anew for each request."""
+    """Any other format, built for each request."""
     record = {**computed(poi, now), **stored(poi)}
     if not compact:
         record |= expanded(poi)
@@ -136,7 +138,7 @@ def stored(poi: Poi) -> dict[str, Any]:
 
 
 def compact(poi: Poi) -> dict[str, Any]:
-    """`stored` without what is never there, as most pages are: a page of a thousand is made in milliseconds."""
+    """Without fields that are never present, as in most pages: a page of a thousand takes milliseconds."""
     title = poi.title[:TITLE_LENGTH_MAX]
     return {
         "ID": poi.id,
@@ -235,14 +237,14 @@ def nested_without_nulls(value: Any) -> Any:
 
 
 def camel(value: Any) -> Any:
-    """ID ─► id, AddressInfo ─► addressInfo, ISOCode ─► isoCode: the capitals in front become small."""
+    """ID ─► id, AddressInfo ─► addressInfo, ISOCode ─► isoCode: leading capitals become lowercase."""
     if isinstance(value, Mapping):
         return {CAPITALS.sub(lambda found: found[0].lower(), name): camel(inner) for name, inner in value.items()}
     return [camel(inner) for inner in value] if isinstance(value, list) else value
 
 
 def ascii_json(value: Any) -> bytes:
-    """The API escapes whatever is not ASCII, with capital digits."""
+    """The API escapes every character that is not ASCII, with capital hex digits."""
     text = encode(value)
     return text if text.isascii() else NOT_ASCII.sub(escaped, text.decode()).encode()
 

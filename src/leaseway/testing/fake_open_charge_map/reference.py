@@ -1,4 +1,4 @@
-"""The lists behind the ids, as far as an import needs them: `/v3/referencedata`."""
+"""The reference data that an import needs: `/v3/referencedata`."""
 
 from functools import cache
 from importlib import resources

@@ -1,7 +1,7 @@
-"""admission (limits) ─► door (key, robots) ─► faults ─► a page
+"""limits ─► key and user agent ─► faults ─► a page
 
-The stand-in as a server: a provider of the test kit whose usual answers are those of Open Charge Map, or of a list.
-Requests under `/_admin` are neither counted nor limited.
+The server: a provider of the test kit whose replies are those of Open Charge Map, or of a list. Requests to `/_admin`
+are neither counted nor limited.
 """
 
 import time
@@ -30,8 +30,9 @@ def wall_us() -> Instant:
 
 
 class StandIn(Provider):
-    """`url`, what was seen (`refused`, `most_in_any_window`), its `table`, and its `faults`, all to be changed while it
-    runs."""
+    """`url`, counters (`refused`, `most_in_any_window`), `table` and `faults`; table and faults can be changed while it
+    runs.
+    """
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class StandIn(Provider):
         self.table = Table(pois, now)
         self.listings = dict(listings or {})
         self.pages = 0
-        """How often a page was asked for and not refused."""
+        """How many requests for pages were not refused."""
         self._keys = None if keys is None else frozenset(key.lower() for key in keys)
         self._now = now
         self._faults = Faults()
@@ -69,7 +70,7 @@ class StandIn(Provider):
     def arrived(self, act: Act, request: Request) -> Act:
         if not request.path.startswith(admin.PATH):
             return super().arrived(act, request)
-        if act is not USUAL:  # it was meant for somebody else
+        if act is not USUAL:  # meant for another request
             self._acts.appendleft(act)
         return build_act(admin.answer(self, request))
 
@@ -100,7 +101,7 @@ class StandIn(Provider):
         return Answer(body=ocm.listing(self.table, rows, query, self._faults, self._now()))
 
     def _page(self, usual: Callable[[], Answer], empty: bytes) -> Answer:
-        """The usual page, or what goes wrong with this one."""
+        """The usual page, or the fault of this one."""
         self.pages += 1
         number, faults = self.pages, self._faults
         self._move(number)
@@ -114,7 +115,7 @@ class StandIn(Provider):
         return answer._replace(delay_seconds=faults.slow_seconds) if is_due(faults.slow_every, number) else answer
 
     def _move(self, number: int) -> None:
-        """The data changes while it is being read."""
+        """Data changes while it is read."""
         faults, table = self._faults, self.table
         if is_due(faults.changes_every, number):
             table.update(table.some(faults.changed_rows, number))
@@ -136,7 +137,7 @@ async def standin(
     now: Callable[[], Instant] = wall_us,
     port: int = 0,
 ) -> AsyncIterator[StandIn]:
-    """A stand-in for as long as the block lasts. `pois`: they, or how many synthetic ones."""
+    """A fake API within a block. `pois` are its records, or the number of synthetic ones."""
     if isinstance(limits, str):
         raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
     rates = [parse_rate("limits", limit) for limit in limits]

@@ -1,5 +1,6 @@
-"""The API's table, and the mirror of it that readers see: a change reaches the mirror with its lag, and a row that is
-being refreshed there is absent for a moment."""
+"""The API's table, and the mirror that readers see: a change reaches the mirror after a lag, and a row that is
+refreshed there is missing for a moment.
+"""
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
@@ -15,7 +16,7 @@ from leaseway.testing.fake_open_charge_map.poi import Poi, compact_tail, on_the_
 class Table:
     def __init__(self, pois: Iterable[Poi], now: Callable[[], Instant]) -> None:
         self.truth: dict[int, Poi] = {poi.id: poi for poi in pois}
-        """What is true now, whatever the mirror shows."""
+        """The current records, whatever the mirror shows."""
         self.lag_seconds = 0.0
         self._now = now
         self._mirror = dict(self.truth)
@@ -32,7 +33,7 @@ class Table:
     # -- changes --
 
     def update(self, ids: Iterable[int], comment: str | None = None) -> int:
-        """Somebody edits these: their stamps are now, on the minute."""
+        """Change these records: their stamps are now, rounded to the minute."""
         known = [self.truth[number] for number in ids if number in self.truth]
         stamp = on_the_minute(self._now())
         for poi in known:
@@ -41,7 +42,7 @@ class Table:
         return len(known)
 
     def insert(self, count: int) -> list[int]:
-        """New ones: their ids are higher than all."""
+        """New records with the highest ids."""
         first = self.id_max + 1
         stamp = on_the_minute(self._now())
         fresh = [Poi(first + step, f"New {first + step}", 1, 51.5, -0.1, stamp, stamp) for step in range(count)]
@@ -50,7 +51,7 @@ class Table:
         return [poi.id for poi in fresh]
 
     def publish(self, ids: Iterable[int]) -> int:
-        """Old ones appear: their ids lie where every reader has been already."""
+        """Old records become visible: readers have already passed their ids."""
         hidden = [self.truth[number] for number in ids if number in self.truth and not self.truth[number].is_readable]
         stamp = on_the_minute(self._now())
         for poi in hidden:
@@ -69,12 +70,12 @@ class Table:
         self._later(poi.id, poi)
 
     def refresh(self, ids: Iterable[int], seconds: float) -> None:
-        """The mirror deletes these and inserts them again, so long after."""
+        """The mirror deletes these records and inserts them again after this time."""
         until = self._now() + round(seconds * SECOND_US)
         self._absent_until.update(dict.fromkeys(ids, until))
 
     def some(self, count: int, salt: int) -> list[int]:
-        """Ids that look like chance and are the same each time."""
+        """Pseudo-random ids that are the same every time."""
         ids = self._ids
         return [ids[mix(salt * 1_009 + step) % len(ids)] for step in range(count)] if ids else []
 
@@ -89,7 +90,7 @@ class Table:
         now = self._now()
         while self._pending and self._pending[0][0] <= now:
             _, change, number, poi = heapq.heappop(self._pending)
-            # Two changes of one row may arrive in the wrong order; the mirror never goes back.
+            # Two changes of one record can arrive in the wrong order; the mirror never goes back.
             if change > self._applied.get(number, 0):
                 self._applied[number] = change
                 self._show(number, poi)
@@ -110,18 +111,18 @@ class Table:
             if old is None or poi.country != old.country:
                 insort(self._by_country.setdefault(poi.country, []), number)
 
-    # -- what readers see --
+    # -- reads --
 
     @property
     def id_max(self) -> int:
         return max(self._ids[-1] if self._ids else FIRST_ID - 1, max(self.truth, default=0) if self._pending else 0)
 
     def readable(self) -> dict[int, Instant]:
-        """Id and stamp of all that is published: what a complete import must have."""
+        """Id and stamp of all published records: what a complete import must contain."""
         return {poi.id: poi.modified for poi in self.truth.values() if poi.is_readable}
 
     def ascending(self, after: int | None, countries: Iterable[int] | None) -> Iterator[Poi]:
-        """What the mirror shows with higher ids, in their order."""
+        """The mirror's records with higher ids, in order."""
         self._catch_up()
         low = -1 if after is None else after
         if countries is None:
@@ -133,12 +134,12 @@ class Table:
         return (self._mirror[number] for number in chosen if number not in absent)
 
     def encode(self) -> None:
-        """All of them now, rather than each when it is first read: some seconds for 235,000."""
+        """Encode all records now instead of on first read: some seconds for 235,000."""
         for poi in self._mirror.values():
             self.tail(poi)
 
     def tail(self, poi: Poi) -> bytes:
-        """The encoded record, made once for each change of it."""
+        """The encoded record, built once per change."""
         tail = self._tails.get(poi.id)
         if tail is None:
             tail = self._tails[poi.id] = compact_tail(poi)

@@ -1,6 +1,6 @@
-"""What every sink must keep, as tests that ship with the package.
+"""The guarantees of every sink, as tests that ship with the package.
 
-A test module for your own sink imports this one and supplies five fixtures:
+A test module for your own sink imports this package and supplies five fixtures:
 
     from leaseway.testing.sink_contract import *
 
@@ -8,19 +8,19 @@ A test module for your own sink imports this one and supplies five fixtures:
     def clock(): return FakeClock()
 
     @pytest.fixture
-    async def sink(clock): ...       # opened, empty, with `actors.COLUMNS`; `clock.now_us` is its clock
+    async def sink(clock): ...       # open, empty, with `fixtures.COLUMNS`; `clock.now_us` is its clock
 
     @pytest.fixture
-    async def other(clock, sink): ...     # a second one at the same place, as another process would open it
+    async def other(clock, sink): ...     # a second sink for the same table, as another process would open it
 
     @pytest.fixture
-    async def elsewhere(clock, sink): ...     # one for another table at the same place, with the same columns
+    async def elsewhere(clock, sink): ...     # a sink for another table in the same place, with the same columns
 
     @pytest.fixture
-    def witness(sink): ...           # looks at the table past the sink: see `actors.Witness`
+    def witness(sink): ...           # reads the table without the sink: see `fixtures.Witness`
 
-The tests are plain coroutines, so pytest needs pytest-asyncio in its auto mode. For readable failures, a conftest
-says `pytest.register_assert_rewrite("leaseway.testing")` before it imports anything from here.
+The tests are coroutines, so pytest needs pytest-asyncio in auto mode. For readable failures, call
+`pytest.register_assert_rewrite("leaseway.testing")` in a conftest before it imports this package.
 """
 
 from leaseway.testing.sink_contract.beginning import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The runs, shards and rows that the chapters use, and short ways to write them."""
+"""The runs, shards and rows that the tests use, and short functions to write them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ COLUMNS: Mapping[str, ColumnType] = {
     "seen_at": ColumnType.TIMESTAMP,
     'the "tags"': ColumnType.JSON,
 }
-"""One of each type; some names must be quoted."""
+"""One column of each type; some names must be quoted."""
 
 RUN = RunRow(id="run-1", source="maps", spec_hash="hash-1", started_at=START_US)
 LOW = make_shard("maps", "id=0-1000", {"id": [0, 1000]}, 1000)
@@ -29,10 +29,10 @@ STAMP = START_US - 1000 * SECOND_US
 
 
 class Witness(Protocol):
-    """Sees and changes the table without the sink."""
+    """Reads and changes the table without the sink."""
 
     async def rows(self) -> dict[str, dict[str, Any]]:
-        """By external id: each column by its name; documents and JSON decoded, instants of columns in microseconds."""
+        """By external id: columns by name; documents and JSON decoded, timestamps in microseconds."""
         ...
 
     async def delete(self, external_id: str, at: Instant) -> None:
@@ -41,7 +41,7 @@ class Witness(Protocol):
 
 
 def row(external_id: int | str, version: int = 0, stamp: Instant | None = None, **values: Any) -> Row:
-    """Each version is a second newer than the one before."""
+    """Each version is one second newer than the previous one."""
     return Row(
         external_id=str(external_id),
         stamp=STAMP + version * SECOND_US if stamp is None else stamp,
@@ -52,7 +52,7 @@ def row(external_id: int | str, version: int = 0, stamp: Instant | None = None, 
 
 
 def tombstone(external_id: int | str, version: int = 0) -> Row:
-    """The source says that it is no more."""
+    """A row that the source reports as deleted."""
     return replace(row(external_id, version), is_deleted=True)
 
 
@@ -67,7 +67,7 @@ def bad(position: int, document: str = "{}", external_id: str | None = None) -> 
 def page(
     rows: Sequence[Row] = (), before: int | None = None, after: int | None = None, fence: int = 1, **more: Any
 ) -> PageWrite:
-    """A page of the shard LOW; cursors by their number."""
+    """A page of the shard LOW, with cursors given as numbers."""
     whole: dict[str, Any] = {"run": RUN.id, "shard": LOW.key, "fence": fence, "rows": rows, **more}
     return PageWrite(before=cursor(before), after=cursor(after), **whole)
 
@@ -95,7 +95,7 @@ async def shard(sink: Sink, key: str = LOW.key, run: str = RUN.id) -> ShardRow:
 
 
 async def picture(sink: Sink, witness: Witness) -> object:
-    """All that anybody can see, to compare."""
+    """Everything that can be observed, for comparison."""
     runs = await sink.runs.find_all()
     shards = [await sink.shards.find_all(run.id) for run in runs]
     return runs, shards, await sink.quarantine.find_all(), await sink.rows.count(), await witness.rows()

@@ -1,4 +1,4 @@
-"""A worker takes a shard over: only forward, and from where the last one stopped."""
+"""A worker takes over a shard: only with a larger fence, and at the last cursor."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, page, pictu
 
 
 async def test_the_first_worker_begins_at_the_beginning(sink: Sink) -> None:
-    """What `begin` answers is what the page loop goes by."""
+    """The page loop relies on the row that `begin` returns."""
     await sink.runs.start(RUN, [LOW])
     begun = await sink.shards.begin(RUN.id, LOW.key, 7)
     assert begun is not None
@@ -18,7 +18,7 @@ async def test_the_first_worker_begins_at_the_beginning(sink: Sink) -> None:
 
 
 async def test_it_is_known_when_a_shard_was_first_begun(sink: Sink, clock: FakeClock) -> None:
-    """How long a shard took counts from there, however many workers it needed."""
+    """The duration of a shard starts there, however many workers it needed."""
     await sink.runs.start(RUN, [LOW])
     assert (await shard(sink)).started_at is None
     clock.advance(30)
@@ -33,7 +33,7 @@ async def test_it_is_known_when_a_shard_was_first_begun(sink: Sink, clock: FakeC
 
 
 async def test_the_next_worker_begins_where_the_last_one_stopped(sink: Sink) -> None:
-    """After a crash at most one page is fetched again."""
+    """After a crash, at most one page is fetched again."""
     await started(sink)
     await written(sink, page(rows(1, 2), after=2))
     begun = await sink.shards.begin(RUN.id, LOW.key, 2)
@@ -42,7 +42,7 @@ async def test_the_next_worker_begins_where_the_last_one_stopped(sink: Sink) -> 
 
 
 async def test_a_late_worker_cannot_begin(sink: Sink, witness: Witness) -> None:
-    """Its lease is over, whatever it believes."""
+    """Its lease has expired, even if the worker does not know yet."""
     await started(sink, fence=5)
     before = await picture(sink, witness)
     assert await sink.shards.begin(RUN.id, LOW.key, 4) is None
@@ -50,7 +50,7 @@ async def test_a_late_worker_cannot_begin(sink: Sink, witness: Witness) -> None:
 
 
 async def test_a_worker_that_lost_the_answer_begins_again(sink: Sink, witness: Witness) -> None:
-    """A lost reply is no attempt."""
+    """Repeating a call after a lost reply is not another attempt."""
     await started(sink)
     await written(sink, page(rows(1), after=1))
     before = await picture(sink, witness)
@@ -60,13 +60,13 @@ async def test_a_worker_that_lost_the_answer_begins_again(sink: Sink, witness: W
 
 @pytest.mark.parametrize(("run", "key"), [("run-9", LOW.key), (RUN.id, "maps/nowhere/0")])
 async def test_what_was_never_planned_cannot_be_begun(sink: Sink, run: str, key: str) -> None:
-    """A job that outlived its run ends quietly."""
+    """A job that outlives its run must end without an error."""
     await sink.runs.start(RUN, [LOW])
     assert await sink.shards.begin(run, key, 1) is None
 
 
 async def test_a_parked_shard_can_be_begun_again(sink: Sink) -> None:
-    """Somebody has looked at it, and resumed the run."""
+    """An operator resumed the run, so the shard must not stay parked."""
     await started(sink)
     await written(sink, page(rows(1), after=1, state=ShardState.PARKED, why="loop"))
     begun = await sink.shards.begin(RUN.id, LOW.key, 2)
@@ -76,7 +76,7 @@ async def test_a_parked_shard_can_be_begun_again(sink: Sink) -> None:
 
 
 async def test_a_worker_that_lost_the_answer_finds_its_shard_parked(sink: Sink, witness: Witness) -> None:
-    """It asks where it stands, and must not take that for a person who has looked."""
+    """The worker repeats its call after a lost reply, and must not reopen a shard that waits for an operator."""
     await started(sink)
     await written(sink, page(rows(1), after=1, state=ShardState.PARKED, why="loop"))
     before = await picture(sink, witness)
@@ -87,7 +87,7 @@ async def test_a_worker_that_lost_the_answer_finds_its_shard_parked(sink: Sink, 
 
 
 async def test_a_finished_shard_stays_finished(sink: Sink) -> None:
-    """A job that is delivered once more finds nothing to do."""
+    """A job that is delivered twice must find nothing to do."""
     await started(sink)
     await written(sink, page(rows(1), after=1, state=ShardState.DONE))
     begun = await sink.shards.begin(RUN.id, LOW.key, 2)

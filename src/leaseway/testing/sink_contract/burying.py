@@ -1,4 +1,4 @@
-"""Records that are no more: kept, marked, and brought back by a page that has them."""
+"""Deleted records are kept, marked, and restored by a page that contains them."""
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, imported, p
 
 
 async def test_a_tombstone_marks_the_row_that_is_there(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """The row stays: somebody may have built on it."""
+    """Other tables may refer to the row, so it must stay."""
     await imported(sink, "run-1", row(1, title="old"), row(2))
     first_seen = clock.now_us()
     clock.advance(60)
@@ -25,7 +25,7 @@ async def test_a_tombstone_marks_the_row_that_is_there(sink: Sink, clock: FakeCl
 
 
 async def test_a_tombstone_of_an_unknown_record_is_kept(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """A page that was read before it was deleted may still come, and must find that it is no more."""
+    """A page that was read before the deletion may arrive later and must not restore the record."""
     assert await imported(sink, "run-1", tombstone(1, version=1), row(2)) == WriteCounts(inserted=2)
     found = (await witness.rows())["1"]
     assert (found["deleted_at"], found["deleted_reason"]) == (clock.now_us(), "flagged")
@@ -35,7 +35,7 @@ async def test_a_tombstone_of_an_unknown_record_is_kept(sink: Sink, clock: FakeC
 
 
 async def test_a_tombstone_that_comes_again_changes_nothing(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """The feed of deleted records repeats itself with every overlap."""
+    """The feed of deleted records repeats records within the overlap of two runs."""
     await imported(sink, "run-1", tombstone(1), row(2))
     before = await witness.rows()
     clock.advance(60)
@@ -44,14 +44,14 @@ async def test_a_tombstone_that_comes_again_changes_nothing(sink: Sink, clock: F
 
 
 async def test_a_tombstone_without_other_news_counts(sink: Sink, witness: Witness) -> None:
-    """Some sources take a record back without a new stamp and without a changed field."""
+    """Some sources delete a record without a new stamp and without a changed field."""
     await imported(sink, "run-1", row(1))
     assert await imported(sink, "run-2", tombstone(1)) == WriteCounts(updated=1)
     assert await sink.rows.count() == 0
 
 
 async def test_an_old_tombstone_does_not_mark_a_newer_row(sink: Sink, witness: Witness) -> None:
-    """It was brought back since."""
+    """The record was restored after that deletion."""
     await imported(sink, "run-1", row(1, version=5))
     before = await witness.rows()
     assert await imported(sink, "run-2", tombstone(1, version=4)) == WriteCounts(stale=1)
@@ -60,7 +60,7 @@ async def test_an_old_tombstone_does_not_mark_a_newer_row(sink: Sink, witness: W
 
 @pytest.mark.parametrize("version", [1, 2])
 async def test_a_record_that_lives_again_comes_back(sink: Sink, witness: Witness, version: int) -> None:
-    """With a newer stamp or the same one."""
+    """The newer page wins, with a newer stamp or the same one."""
     await imported(sink, "run-1", tombstone(1, version=1))
     assert await imported(sink, "run-2", row(1, version=version)) == WriteCounts(updated=1)
     found = (await witness.rows())["1"]
@@ -69,7 +69,7 @@ async def test_a_record_that_lives_again_comes_back(sink: Sink, witness: Witness
 
 
 async def test_rows_are_buried_with_a_reason(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """Who asks later why a place is gone finds the run and the reason."""
+    """It must be possible to find out later why a row is gone, and which run deleted it."""
     await imported(sink, "run-1", *rows(1, 2, 3))
     await sink.runs.start(replace(RUN, id="run-2"), [LOW])
     clock.advance(60)
@@ -84,7 +84,7 @@ async def test_rows_are_buried_with_a_reason(sink: Sink, clock: FakeClock, witne
 
 
 async def test_rows_are_buried_once(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """A lost reply is asked for again; when a row was deleted does not change by that."""
+    """A call that is repeated after a lost reply must not change the time of the deletion."""
     await imported(sink, "run-1", *rows(1, 2))
     assert await sink.sweeps.delete("run-1", ["1"], "absent") == 1
     before = await witness.rows()
@@ -95,7 +95,7 @@ async def test_rows_are_buried_once(sink: Sink, clock: FakeClock, witness: Witne
 
 
 async def test_a_buried_row_that_comes_back_is_there_again(sink: Sink, witness: Witness) -> None:
-    """Even unchanged: it was there all the time."""
+    """The record existed all the time, so even an unchanged row must be restored."""
     await imported(sink, "run-1", *rows(1, 2))
     await sink.sweeps.delete("run-1", ["1"], "absent")
     assert await imported(sink, "run-2", *rows(1, 2)) == WriteCounts(updated=1, unchanged=1)
@@ -104,7 +104,7 @@ async def test_a_buried_row_that_comes_back_is_there_again(sink: Sink, witness: 
 
 
 async def test_only_rows_of_the_runs_source_are_buried(sink: Sink) -> None:
-    """Number 7 of one API is not number 7 of another."""
+    """Id 7 of one source is not id 7 of another."""
     await imported(sink, "run-1", row(7))
     await imported(sink, "run-2", row(7), source="mail")
     assert await sink.sweeps.delete("run-1", ["7"], "absent") == 1
@@ -113,7 +113,7 @@ async def test_only_rows_of_the_runs_source_are_buried(sink: Sink) -> None:
 
 
 async def test_only_rows_of_the_runs_table_are_buried(sink: Sink, elsewhere: Sink) -> None:
-    """Two tables keep their books at one place."""
+    """Two tables share their run tables."""
     await imported(sink, "run-1", row(7))
     await imported(elsewhere, "run-2", row(7))
     with pytest.raises(BadValue, match="run: there is no run 'run-1'"):
@@ -123,14 +123,14 @@ async def test_only_rows_of_the_runs_table_are_buried(sink: Sink, elsewhere: Sin
 
 
 async def test_ids_that_no_table_can_hold_are_in_none(sink: Sink) -> None:
-    """They must not stop the others."""
+    """Such ids must not fail the statement for the others."""
     await imported(sink, "run-1", row(1), row("é"))
     assert await sink.sweeps.delete("run-1", ["a\0b", "a\ud83d", "x" * 3_000, "é", "1"], "absent") == 2
     await sink.sweeps.mark_present("maps", ["a\0b", "a\ud83d"])
 
 
 async def test_a_row_that_became_a_tombstone_in_quarantine_is_marked(sink: Sink, witness: Witness) -> None:
-    """A repaired record goes the way of every other."""
+    """A repaired record is treated like any other."""
     await started(sink)
     await sink.shards.write(page([row(1), replace(row(2), values={"size": "many"})], after=1))
     ((number, _, _),) = await sink.quarantine.find_all()

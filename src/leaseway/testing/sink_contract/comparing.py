@@ -1,4 +1,4 @@
-"""What became different between two instants: added, changed, removed."""
+"""Changes between two instants: added, changed, removed."""
 
 from leaseway.domain.ids import Instant
 from leaseway.imports.sinks.port import Changes, Sink
@@ -9,7 +9,7 @@ NOTHING = Changes(0, 0, 0, {"added": (), "changed": (), "removed": ()})
 
 
 async def seen(sink: Sink, source: str, after: Instant, until: Instant, samples: int = 10) -> Changes:
-    """With samples that can be compared, whatever a sink hands them over in."""
+    """With samples as tuples, whatever type the sink returns."""
     found = await sink.rows.changes(source, after, until, samples)
     kinds = ("added", "changed", "removed")
     return Changes(
@@ -18,7 +18,7 @@ async def seen(sink: Sink, source: str, after: Instant, until: Instant, samples:
 
 
 async def test_each_row_is_told_by_what_became_of_it(sink: Sink, clock: FakeClock) -> None:
-    """`diff` between two runs is this, with the instants of the runs."""
+    """`import diff` is based on this."""
     await imported(sink, "run-1", *rows(1, 2, 3, 4, 5))
     first = clock.now_us()
     clock.advance(60)
@@ -34,7 +34,7 @@ async def test_each_row_is_told_by_what_became_of_it(sink: Sink, clock: FakeCloc
 
 
 async def test_the_first_instant_is_not_in_and_the_last_one_is(sink: Sink, clock: FakeClock) -> None:
-    """So that two comparisons side by side count nothing twice."""
+    """Adjacent windows must not count a change twice."""
     await imported(sink, "run-1", *rows(1, 2))
     at = clock.now_us()
     assert (await seen(sink, "maps", at - 1, at)).added == 2
@@ -49,7 +49,7 @@ async def test_the_first_instant_is_not_in_and_the_last_one_is(sink: Sink, clock
 
 
 async def test_what_was_written_again_unchanged_is_no_change(sink: Sink, clock: FakeClock) -> None:
-    """A full run over the same data is an empty difference."""
+    """A full run over unchanged data must show no difference."""
     await imported(sink, "run-1", *rows(1, 2), row(3, version=2))
     before = clock.now_us()
     clock.advance(60)
@@ -58,7 +58,7 @@ async def test_what_was_written_again_unchanged_is_no_change(sink: Sink, clock: 
 
 
 async def test_a_row_that_came_back_has_changed(sink: Sink, clock: FakeClock) -> None:
-    """As the table shows it now: it is there, and its mark is gone."""
+    """The table contains the row without a deletion mark, so it counts as changed."""
     await imported(sink, "run-1", *rows(1, 2))
     before = clock.now_us()
     clock.advance(60)
@@ -71,7 +71,7 @@ async def test_a_row_that_came_back_has_changed(sink: Sink, clock: FakeClock) ->
 
 
 async def test_some_samples_are_enough(sink: Sink, clock: FakeClock) -> None:
-    """A first import adds everything, and nobody reads a quarter of a million ids."""
+    """A first import adds everything, and a quarter of a million ids would be useless."""
     await imported(sink, "run-1", *[row(name) for name in ("b", "B", "10", "é", "9")])
     at = clock.now_us()
     found = await seen(sink, "maps", at - 1, at, samples=3)
@@ -80,7 +80,7 @@ async def test_some_samples_are_enough(sink: Sink, clock: FakeClock) -> None:
 
 
 async def test_other_sources_and_tables_are_compared_apart(sink: Sink, elsewhere: Sink, clock: FakeClock) -> None:
-    """A difference is one source's, in one table."""
+    """A comparison covers one source in one table."""
     await imported(sink, "run-1", *rows(1, 2))
     await imported(sink, "run-2", *rows(1), source="mail")
     await imported(elsewhere, "run-3", *rows(1, 2, 3))

@@ -1,4 +1,4 @@
-"""Who comes late writes nothing: no row, no counter, no bad row."""
+"""A worker that lost its lease writes nothing: no row, no counter, no bad row."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ LATE = {
 
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE)
 async def test_a_late_workers_page_leaves_no_trace(sink: Sink, witness: Witness, late: PageWrite) -> None:
-    """It was frozen for longer than its lease, and another worker has gone on."""
+    """The worker was frozen for longer than its lease, and another worker has continued."""
     await started(sink)
     await written(sink, page(rows(1, 2), after=2, bad=[bad(1)]))
     assert await sink.shards.begin(late.run, LOW.key, 2) is not None or late.run == "run-9"
@@ -48,7 +48,7 @@ async def test_a_late_workers_page_leaves_no_trace(sink: Sink, witness: Witness,
 
 
 async def test_a_worker_that_did_not_begin_may_write_with_a_larger_fence(sink: Sink) -> None:
-    """The fence of the last writer counts, however it came."""
+    """The largest fence wins, whichever call stored it."""
     await started(sink)
     await written(sink, page(rows(1), after=1, fence=3))
     assert (await shard(sink)).fence == 3
@@ -56,7 +56,7 @@ async def test_a_worker_that_did_not_begin_may_write_with_a_larger_fence(sink: S
 
 
 async def test_of_two_workers_with_one_page_one_wins(sink: Sink, other: Sink, witness: Witness) -> None:
-    """Both fetched from the same cursor; the rows of exactly one are there, and counted once."""
+    """Both fetched the same page; the rows of exactly one must be stored and counted once."""
     await started(sink)
     for number in range(10):
         at, then = number * 2 or None, number * 2 + 2
@@ -69,7 +69,7 @@ async def test_of_two_workers_with_one_page_one_wins(sink: Sink, other: Sink, wi
 
 
 async def test_shards_that_overlap_do_not_disturb_each_other(sink: Sink, other: Sink, witness: Witness) -> None:
-    """Boxes overlap at their edges, and their workers meet the same rows, in any order, at once."""
+    """Boxes overlap at their edges, so two workers write the same rows at once, in any order."""
     await started(sink)
     ids = range(1, 41)
     for turn in range(6):

@@ -1,4 +1,4 @@
-"""Odd values: what a database cannot keep must not stop the page that it came with."""
+"""Unusual values: a value that the database cannot store must not fail its page."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
 async def test_what_is_no_character_does_not_stop_a_page(sink: Sink, witness: Witness, document: str) -> None:
-    """One record in a million has it, and the shard would fail at the same page for ever."""
+    """One such record in a million would make the shard fail at the same page forever."""
     await started(sink)
     odd = replace(row(1, title="a\0b\ud83d"), document=document)
     assert await sink.shards.write(page([odd, row(2)], after=1)) == WriteCounts(inserted=2)
@@ -52,7 +52,7 @@ async def test_what_is_no_character_does_not_stop_a_page(sink: Sink, witness: Wi
 
 
 async def test_escapes_that_mean_something_are_kept(sink: Sink, witness: Witness) -> None:
-    """A backslash before u0000 may itself be escaped."""
+    """The backslash before u0000 may itself be escaped."""
     await started(sink)
     document = r'{"a":"\\u0000","b":"\ud83d\ude97","c":"\u00e9\n","\u0000":1}'
     await written(sink, page([replace(row(1), document=document)], after=1))
@@ -75,7 +75,7 @@ KEPT: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize(("column", "value"), KEPT.values(), ids=KEPT)
 async def test_the_largest_values_come_back_as_they_were(sink: Sink, witness: Witness, column: str, value: Any) -> None:
-    """Ids of 10^15 are real, and a float would round them."""
+    """Ids of 10^15 occur in practice, and a float would round them."""
     await started(sink)
     assert await sink.shards.write(page([row(1, **{column: value})], after=1)) == WriteCounts(inserted=1)
     assert (await witness.rows())["1"][column] == value
@@ -102,7 +102,7 @@ UNFIT["half a pair in an id"] = (replace(row("a"), external_id="a\ud83d"), *UNFI
 async def test_what_cannot_be_stored_goes_into_quarantine(
     sink: Sink, witness: Witness, odd: Row, code: str, problem: str
 ) -> None:
-    """Alone: the other rows of its page are written, and everything is counted."""
+    """The other rows of the page must be written, and everything must be counted."""
     await started(sink)
     assert await sink.shards.write(page([row(2), odd, row(3)], after=1)) == WriteCounts(inserted=2, quarantined=1)
     ((_, _, kept),) = await sink.quarantine.find_all(RUN.id)
@@ -114,7 +114,7 @@ async def test_what_cannot_be_stored_goes_into_quarantine(
 
 
 async def test_the_longest_id_is_kept(sink: Sink, witness: Witness) -> None:
-    """Some sources use whole addresses as ids."""
+    """Some sources use whole URLs as ids."""
     await started(sink)
     longest = "".join(f"{number:04x}" for number in range(500))
     assert await sink.shards.write(page([row(longest)], after=1)) == WriteCounts(inserted=1)
@@ -122,7 +122,7 @@ async def test_the_longest_id_is_kept(sink: Sink, witness: Witness) -> None:
 
 
 async def test_a_column_that_a_record_lacks_is_empty(sink: Sink, witness: Witness) -> None:
-    """And one that nobody asked for is left out."""
+    """And a value without a column must be ignored."""
     await started(sink)
     await written(sink, page([*rows(1), row(2, title=None, unknown=1)], after=1))
     for found in (await witness.rows()).values():

@@ -1,4 +1,4 @@
-"""What a row does to the one that is there: newer ones replace, older ones do not, equal ones are not written again."""
+"""A new row against the stored one: newer rows replace it, older rows do not, equal rows are not written."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from leaseway.testing.sink_contract.actors import (
 
 
 async def test_a_new_row_is_stored_whole(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """The document beside its projection: what was not projected today may be needed tomorrow."""
+    """The whole document is stored, because fields that are not projected today may be needed later."""
     values: dict[str, Any] = {
         "title": "Größe 🚗",
         "size": 10**15,
@@ -53,7 +53,7 @@ async def test_a_new_row_is_stored_whole(sink: Sink, clock: FakeClock, witness: 
 
 
 async def test_a_newer_row_replaces_the_older_one(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """And it is still known when the row was first seen."""
+    """The time when the row was first seen must be kept."""
     await imported(sink, "run-1", row(1, title="old", size=1))
     first_seen = clock.now_us()
     clock.advance(60)
@@ -68,7 +68,7 @@ async def test_a_newer_row_replaces_the_older_one(sink: Sink, clock: FakeClock, 
 
 
 async def test_an_older_row_never_replaces_a_newer_one(sink: Sink, witness: Witness) -> None:
-    """A replica that lags serves the past; a late page of a full sweep does, too."""
+    """A lagging replica returns old rows, and so does a late page of a full run."""
     await imported(sink, "run-1", row(1, version=5))
     before = await witness.rows()
     assert await imported(sink, "run-2", row(1, version=4)) == WriteCounts(stale=1)
@@ -76,7 +76,7 @@ async def test_an_older_row_never_replaces_a_newer_one(sink: Sink, witness: Witn
 
 
 async def test_an_equal_row_is_not_written_again(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """The second import of unchanged data costs no writes, and `updated_at` says when something really changed."""
+    """A second import of unchanged data costs no writes, and `updated_at` tells when the row really changed."""
     await imported(sink, "run-1", *rows(1, 2, 3))
     before = await witness.rows()
     clock.advance(60)
@@ -85,14 +85,14 @@ async def test_an_equal_row_is_not_written_again(sink: Sink, clock: FakeClock, w
 
 
 async def test_two_versions_with_one_stamp_are_told_apart_by_their_content(sink: Sink, witness: Witness) -> None:
-    """Sources count in minutes: the later page of the same minute wins."""
+    """Some sources have stamps in minutes: the later page of the same minute wins."""
     await imported(sink, "run-1", row(1, version=1, stamp=STAMP))
     assert await imported(sink, "run-2", row(1, version=2, stamp=STAMP)) == WriteCounts(updated=1)
     assert (await witness.rows())["1"]["content_hash"] == "hash-2"
 
 
 async def test_a_deleted_row_that_comes_back_is_there_again(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """Even unchanged: it is the deletion that was wrong."""
+    """The deletion was wrong, so even an unchanged row must be restored."""
     await imported(sink, "run-1", *rows(1, 2))
     await witness.delete("1", clock.now_us())
     assert await sink.rows.count() == 1
@@ -102,7 +102,7 @@ async def test_a_deleted_row_that_comes_back_is_there_again(sink: Sink, clock: F
 
 
 async def test_a_deleted_row_does_not_come_back_as_it_once_was(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """An old page knows less than the deletion did."""
+    """The old page was read before the deletion."""
     await imported(sink, "run-1", row(1, version=5))
     await witness.delete("1", clock.now_us())
     assert await imported(sink, "run-2", row(1, version=4)) == WriteCounts(stale=1)
@@ -110,7 +110,7 @@ async def test_a_deleted_row_does_not_come_back_as_it_once_was(sink: Sink, clock
 
 
 async def test_every_row_of_a_page_is_counted_once(sink: Sink) -> None:
-    """Inserted, updated, unchanged and stale add up to the page."""
+    """Inserted, updated, unchanged and stale must add up to the rows of the page."""
     await imported(sink, "run-0", row(1, 5), row(2, 5), row(3, 5))
     await started(sink)
     mixed = [row(1, 5), row(2, 6), row(3, 4), row(4), row(5)]
@@ -120,14 +120,14 @@ async def test_every_row_of_a_page_is_counted_once(sink: Sink) -> None:
 
 
 async def test_sources_do_not_share_ids(sink: Sink, witness: Witness) -> None:
-    """Number 7 of one API is not number 7 of another."""
+    """Id 7 of one source is not id 7 of another."""
     await imported(sink, "run-1", row(7))
     assert await imported(sink, "run-2", row(7, version=1), source="mail") == WriteCounts(inserted=1)
     assert await sink.rows.count() == 2
 
 
 async def test_a_big_page_is_a_page_like_any_other(sink: Sink, witness: Witness) -> None:
-    """Some sources answer with all they have."""
+    """Some sources return everything in one page."""
     await started(sink)
     many = [row(number, title="x" * 200) for number in range(6_000)]
     assert await written(sink, page(many, after=1)) == WriteCounts(inserted=6_000)
@@ -136,7 +136,7 @@ async def test_a_big_page_is_a_page_like_any_other(sink: Sink, witness: Witness)
 
 
 async def test_a_big_document_is_kept_whole(sink: Sink, witness: Witness) -> None:
-    """Three megabytes in one record are rare and real."""
+    """Records of three megabytes are rare but occur."""
     text = "né" * 1_000_000
     await imported(sink, RUN.id, replace(row(1), document=f'{{"text":"{text}"}}'))
     assert (await witness.rows())["1"]["document"] == {"text": text}

@@ -1,4 +1,4 @@
-"""Reactions that no page carries, and why an attempt has failed: added to the shard, and nothing else of it changes."""
+"""Guard reactions outside a page, and why an attempt failed: added to the shard, and nothing else changes."""
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from leaseway.testing.sink_contract.actors import (
 
 
 async def test_reactions_without_a_page_are_counted(sink: Sink) -> None:
-    """A page that was doubted three times and then came is one page, and three reactions."""
+    """A page that was fetched four times is one page with three reactions."""
     await started(sink)
     await written(sink, page(rows(1), after=1, guards={"heavy_page": 1}))
     before = await shard(sink)
@@ -31,7 +31,7 @@ async def test_reactions_without_a_page_are_counted(sink: Sink) -> None:
 
 
 async def test_a_note_without_a_reason_leaves_the_last_one(sink: Sink) -> None:
-    """The reason of the last failure stays readable until a page comes."""
+    """The reason of the last failure stays visible until the next page."""
     await started(sink)
     await sink.shards.note(RUN.id, LOW.key, 1, {}, "the source is away\0")
     await sink.shards.note(RUN.id, LOW.key, 1, {"wrong_body": 1})
@@ -39,7 +39,7 @@ async def test_a_note_without_a_reason_leaves_the_last_one(sink: Sink) -> None:
 
 
 async def test_a_shard_that_waits_can_be_noted(sink: Sink) -> None:
-    """The run's budget may be used up before a worker has begun it."""
+    """The run's budget can be used up before a worker begins the shard."""
     await sink.runs.start(RUN, [LOW])
     assert await sink.shards.note(RUN.id, LOW.key, 1, {"budget": 1}, "the budget is used up")
     now = await shard(sink)
@@ -47,7 +47,7 @@ async def test_a_shard_that_waits_can_be_noted(sink: Sink) -> None:
 
 
 async def test_a_late_worker_notes_nothing(sink: Sink, witness: Witness) -> None:
-    """What it has to say is about another worker's shard by now."""
+    """The shard belongs to another worker by now."""
     await started(sink, fence=2)
     before = await picture(sink, witness)
     assert not await sink.shards.note(RUN.id, LOW.key, 1, {"empty_page": 1}, "late")
@@ -57,7 +57,7 @@ async def test_a_late_worker_notes_nothing(sink: Sink, witness: Witness) -> None
 
 
 async def test_who_noted_with_a_larger_fence_has_the_shard(sink: Sink) -> None:
-    """As with a page: the fence of the last writer counts."""
+    """As with pages, the largest fence wins."""
     await started(sink)
     assert await sink.shards.note(RUN.id, LOW.key, 3, {"empty_page": 1})
     assert await sink.shards.write(page(rows(1), after=1, fence=2)) is None
@@ -65,7 +65,7 @@ async def test_who_noted_with_a_larger_fence_has_the_shard(sink: Sink) -> None:
 
 
 async def test_a_shard_that_has_ended_takes_no_notes(sink: Sink, witness: Witness) -> None:
-    """Its counters are history, and its reason is that of its end."""
+    """Its counters are final, and its reason is that of its end."""
     await started(sink)
     await written(sink, page(rows(1), state=ShardState.DONE))
     await written(sink, replace(page(state=ShardState.PARKED, why="loop"), shard=HIGH.key))
@@ -76,7 +76,7 @@ async def test_a_shard_that_has_ended_takes_no_notes(sink: Sink, witness: Witnes
 
 
 async def test_shards_of_another_table_take_no_notes(sink: Sink, elsewhere: Sink) -> None:
-    """A mistake in the wiring must not reach into somebody else's run."""
+    """A configuration mistake must not affect another run."""
     await started(sink)
     assert not await elsewhere.shards.note(RUN.id, LOW.key, 5, {"empty_page": 1})
     assert (await shard(sink)).guards == {}

@@ -1,4 +1,4 @@
-"""Bad rows are kept, and can be taken out again: as nothing, or as the good rows they have become."""
+"""Bad rows are stored, and can be discarded or released as repaired rows."""
 
 import pytest
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from leaseway.testing.sink_contract.actors import (
 
 
 async def test_bad_rows_are_kept_as_they_came(sink: Sink) -> None:
-    """Whoever repairs the spec needs to see the record, and where it was."""
+    """Repairing a spec requires the record and its position."""
     await started(sink)
     odd = BadRow(position=3, external_id="17", code="bad_type", problem="size: must be 1", document='{"size":"\\u0000"')
     await written(sink, page(rows(1), after=1, bad=[odd, bad(9)]))
@@ -36,7 +36,7 @@ async def test_bad_rows_are_kept_as_they_came(sink: Sink) -> None:
 
 
 async def test_bad_rows_can_be_asked_for_by_run(sink: Sink) -> None:
-    """Last week's are another matter."""
+    """Bad rows of earlier runs are handled separately."""
     for number in (1, 2):
         run = replace(RUN, id=f"run-{number}")
         await started(sink, LOW, run=run)
@@ -46,7 +46,7 @@ async def test_bad_rows_can_be_asked_for_by_run(sink: Sink) -> None:
 
 
 async def test_a_bad_row_can_be_dropped(sink: Sink, witness: Witness) -> None:
-    """Somebody looked at it and does not want it."""
+    """An operator decided that the record is not needed."""
     await started(sink)
     await written(sink, page(rows(1), after=1, bad=[bad(0), bad(1)]))
     first, second = await sink.quarantine.find_all()
@@ -56,7 +56,7 @@ async def test_a_bad_row_can_be_dropped(sink: Sink, witness: Witness) -> None:
 
 
 async def test_a_bad_row_that_became_good_is_written(sink: Sink, witness: Witness) -> None:
-    """Under the source and the run that met it; what the pages did is history, and stays counted as it was."""
+    """The row belongs to the source and run that fetched it; the counters of its page do not change."""
     await started(sink)
     await written(sink, page(rows(1), after=1, bad=[bad(0)]))
     before = await shard(sink)
@@ -69,7 +69,7 @@ async def test_a_bad_row_that_became_good_is_written(sink: Sink, witness: Witnes
 
 
 async def test_a_bad_row_is_released_once(sink: Sink, witness: Witness) -> None:
-    """Two people at two terminals."""
+    """Two operators may release the same row at once."""
     await started(sink)
     await written(sink, page(after=1, bad=[bad(0)]))
     ((number, _, _),) = await sink.quarantine.find_all()
@@ -81,7 +81,7 @@ async def test_a_bad_row_is_released_once(sink: Sink, witness: Witness) -> None:
 
 
 async def test_an_old_bad_row_replaces_nothing_newer(sink: Sink, witness: Witness) -> None:
-    """Meanwhile the source has repaired it, and another run has read it."""
+    """The source has corrected the record since, and another run has imported it."""
     await started(sink)
     await written(sink, page(after=1, bad=[bad(0)]))
     await imported(sink, "run-2", row(2, version=5))
@@ -92,7 +92,7 @@ async def test_an_old_bad_row_replaces_nothing_newer(sink: Sink, witness: Witnes
 
 
 async def test_a_row_that_is_still_bad_stays_in_quarantine(sink: Sink, witness: Witness) -> None:
-    """And whoever tried is told why."""
+    """The caller must learn why."""
     await started(sink)
     await written(sink, page(after=1, bad=[bad(0)]))
     ((number, _, _),) = before = await sink.quarantine.find_all()

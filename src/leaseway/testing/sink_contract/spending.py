@@ -1,4 +1,4 @@
-"""A run's own budget of requests: taken before asking, and never passed."""
+"""A run's budget of requests: taken before a request, and never exceeded."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def spent(sink: Sink, run: str = RUN.id) -> tuple[int, int | None]:
 
 
 async def test_a_run_without_a_budget_always_has_enough(sink: Sink, witness: Witness) -> None:
-    """And nothing is written for it: most runs have none."""
+    """Most runs have no budget, so nothing may be written for them."""
     await sink.runs.start(RUN, [LOW])
     before = await picture(sink, witness)
     for _ in range(3):
@@ -27,7 +27,7 @@ async def test_a_run_without_a_budget_always_has_enough(sink: Sink, witness: Wit
 
 
 async def test_a_budget_is_spent_to_its_last_request_and_no_further(sink: Sink) -> None:
-    """What is refused takes nothing: a smaller one may still fit."""
+    """A refused amount takes nothing, because a smaller one may still fit."""
     await sink.runs.start(replace(RUN, requests_max=5), [LOW])
     assert [await sink.runs.spend(RUN.id, requests) for requests in (3, 3, 1, 0, 2, 1, 1)] == [
         *(True, False, True, True),
@@ -37,7 +37,9 @@ async def test_a_budget_is_spent_to_its_last_request_and_no_further(sink: Sink) 
 
 
 async def test_many_who_spend_at_once_never_pass_the_budget(sink: Sink, other: Sink) -> None:
-    """Eight workers on four machines ask in the same moment. Who checks first and takes later is too late."""
+    """Eight workers on four machines spend at the same moment. Checking first and taking later would exceed the
+    budget.
+    """
     await sink.runs.start(replace(RUN, requests_max=25), [LOW])
     answers = await asyncio.gather(*((sink, other)[number % 2].runs.spend(RUN.id, 1) for number in range(60)))
     assert answers.count(True) == 25
@@ -45,7 +47,7 @@ async def test_many_who_spend_at_once_never_pass_the_budget(sink: Sink, other: S
 
 
 async def test_a_larger_budget_goes_on_from_what_was_spent(sink: Sink, other: Sink) -> None:
-    """`resume` with a larger one pays for the rest, not for all of it again."""
+    """Resuming with a larger budget pays only for the rest."""
     await sink.runs.start(replace(RUN, requests_max=2), [LOW])
     assert await sink.runs.spend(RUN.id, 2)
     assert not await other.runs.spend(RUN.id, 1)
@@ -57,7 +59,7 @@ async def test_a_larger_budget_goes_on_from_what_was_spent(sink: Sink, other: Si
 
 
 async def test_a_budget_can_be_lifted_and_set_later(sink: Sink, other: Sink) -> None:
-    """Also for those who asked before, and found none."""
+    """Also for workers that found no budget before."""
     await sink.runs.start(RUN, [LOW])
     assert await other.runs.spend(RUN.id, 7)
     await sink.runs.set_budget(RUN.id, 1)
@@ -68,7 +70,7 @@ async def test_a_budget_can_be_lifted_and_set_later(sink: Sink, other: Sink) -> 
 
 
 async def test_a_budget_below_what_was_spent_is_used_up(sink: Sink) -> None:
-    """Nothing comes back."""
+    """Spent requests cannot be returned."""
     await sink.runs.start(replace(RUN, requests_max=5), [LOW])
     await sink.runs.spend(RUN.id, 4)
     await sink.runs.set_budget(RUN.id, 2)
@@ -77,7 +79,7 @@ async def test_a_budget_below_what_was_spent_is_used_up(sink: Sink) -> None:
 
 
 async def test_runs_do_not_share_their_budgets(sink: Sink) -> None:
-    """Last week's run is paid for."""
+    """The budget of an earlier run must not affect this one."""
     for run in ("run-1", "run-2"):
         await sink.runs.start(replace(RUN, id=run, requests_max=1), [LOW])
         assert await sink.runs.spend(run, 1)
@@ -86,7 +88,7 @@ async def test_runs_do_not_share_their_budgets(sink: Sink) -> None:
 
 
 async def test_what_was_spent_stays_when_a_run_is_started_again_or_finishes(sink: Sink) -> None:
-    """A crash after the request left is charged."""
+    """A request that was sent before a crash is charged."""
     budgeted = replace(RUN, requests_max=5)
     await sink.runs.start(budgeted, [LOW])
     await sink.runs.spend(RUN.id, 4)
@@ -96,7 +98,7 @@ async def test_what_was_spent_stays_when_a_run_is_started_again_or_finishes(sink
 
 
 async def test_what_makes_no_sense_cannot_be_spent(sink: Sink, elsewhere: Sink) -> None:
-    """A negative number would give back what is gone, and a mistyped run must not pass for one without a budget."""
+    """A negative number would return spent requests, and a mistyped run must not look like a run without a budget."""
     await sink.runs.start(replace(RUN, requests_max=5), [LOW])
     with pytest.raises(BadValue, match=r"requests: must be at least 0 \(is -1\)"):
         await sink.runs.spend(RUN.id, -1)

@@ -11,7 +11,7 @@ from leaseway.testing.sink_contract.actors import HIGH, LOW, RUN, Witness, page,
 
 
 async def test_a_run_starts_with_its_shards(sink: Sink) -> None:
-    """Workers find in the sink what the plan said."""
+    """Workers rely on the stored plan."""
     assert await sink.runs.start(RUN, [HIGH, LOW]) == RUN
     found = await sink.shards.find_all(RUN.id)
     assert [one.shard for one in found] == sorted([LOW, HIGH], key=lambda one: one.key)
@@ -21,7 +21,7 @@ async def test_a_run_starts_with_its_shards(sink: Sink) -> None:
 
 
 async def test_a_run_is_kept_with_all_that_it_was_planned_with(sink: Sink, other: Sink) -> None:
-    """Workers on other machines know the run from the sink alone."""
+    """Workers on other machines know the run only from the sink."""
     planned = replace(
         RUN,
         mode=RunMode.INCREMENTAL,
@@ -40,7 +40,7 @@ async def test_a_run_is_kept_with_all_that_it_was_planned_with(sink: Sink, other
 
 
 async def test_a_run_of_another_table_is_nobody(sink: Sink, elsewhere: Sink) -> None:
-    """Two imports may keep their books at one place."""
+    """Two imports may share their run tables."""
     await sink.runs.start(RUN, [LOW])
     assert await sink.runs.find("run-9") is None
     assert await elsewhere.runs.find(RUN.id) is None
@@ -48,7 +48,7 @@ async def test_a_run_of_another_table_is_nobody(sink: Sink, elsewhere: Sink) -> 
 
 
 async def test_a_run_that_is_started_again_goes_on(sink: Sink, witness: Witness) -> None:
-    """`resume` starts it again: nothing that was imported may be forgotten."""
+    """Resuming starts the run again, and must not lose anything."""
     await started(sink)
     await written(sink, page(rows(1, 2), after=2))
     before = await picture(sink, witness)
@@ -57,14 +57,14 @@ async def test_a_run_that_is_started_again_goes_on(sink: Sink, witness: Witness)
 
 
 async def test_a_plan_that_was_made_again_adds_no_shards(sink: Sink) -> None:
-    """The source may have grown meanwhile; two plans in one run would import some rows twice."""
+    """The source may have grown, and two plans in one run would import some rows twice."""
     await sink.runs.start(RUN, [LOW])
     await sink.runs.start(RUN, [LOW, HIGH])
     assert [one.shard for one in await sink.shards.find_all(RUN.id)] == [LOW]
 
 
 async def test_a_run_with_another_spec_is_refused(sink: Sink, witness: Witness) -> None:
-    """Half of its rows would be of one meaning and half of another."""
+    """One half of the rows would have another meaning than the other."""
     await started(sink)
     before = await picture(sink, witness)
     with pytest.raises(KeyConflict, match=r"run-1.*another spec.*hash-1.*hash-2.*another id"):
@@ -73,14 +73,14 @@ async def test_a_run_with_another_spec_is_refused(sink: Sink, witness: Witness) 
 
 
 async def test_a_shard_that_is_planned_twice_is_refused(sink: Sink) -> None:
-    """A partitioner with a mistake must not pass for a plan."""
+    """A mistake in a partition must not be accepted as a plan."""
     with pytest.raises(BadValue, match=r"shards: .* twice"):
         await sink.runs.start(RUN, [LOW, LOW])
     assert await sink.runs.find_all() == []
 
 
 async def test_runs_come_newest_first(sink: Sink) -> None:
-    """The last one is what people ask for."""
+    """The newest run is the one that commands show by default."""
     for number, source in ((1, "maps"), (3, "maps"), (2, "mail")):
         await sink.runs.start(replace(RUN, id=f"run-{number}", source=source, started_at=number), [LOW])
     assert [run.id for run in await sink.runs.find_all()] == ["run-3", "run-2", "run-1"]
@@ -90,7 +90,7 @@ async def test_runs_come_newest_first(sink: Sink) -> None:
 
 
 async def test_runs_can_be_asked_for_by_how_they_ended_and_what_they_read(sink: Sink) -> None:
-    """An incremental run begins where the last complete one did, and a full one is due when the last is old."""
+    """An incremental run builds on the last complete run, and a full run is due when the last one is old."""
     for number, mode in enumerate((RunMode.FULL, RunMode.INCREMENTAL, RunMode.FULL)):
         await sink.runs.start(replace(RUN, id=f"run-{number}", mode=mode, started_at=number), [LOW])
     await sink.runs.finish("run-0", RunState.COMPLETE)
@@ -104,7 +104,7 @@ async def test_runs_can_be_asked_for_by_how_they_ended_and_what_they_read(sink: 
 
 
 async def test_open_shards_are_those_that_wait_or_run(sink: Sink) -> None:
-    """Large shards are split while there are fewer of them than workers."""
+    """Large shards are split while fewer shards are open than workers can process."""
     assert await sink.shards.count_open(RUN.id) == 0
     await sink.runs.start(RUN, [LOW, HIGH])
     await sink.runs.start(replace(RUN, id="run-2"), [LOW])
@@ -122,7 +122,7 @@ async def test_open_shards_are_those_that_wait_or_run(sink: Sink) -> None:
 
 
 async def test_notes_stay_until_others_are_given(sink: Sink) -> None:
-    """A run that is resumed and finishes again keeps what was found, unless something else was."""
+    """A resumed run keeps its findings until there are new ones."""
     await sink.runs.start(RUN, [LOW])
     await sink.runs.finish(RUN.id, RunState.SUSPECT, notes={"suspect": ["few rows"], "größe": 1})
     await sink.runs.finish(RUN.id, RunState.RUNNING)
@@ -135,7 +135,7 @@ async def test_notes_stay_until_others_are_given(sink: Sink) -> None:
 
 
 async def test_a_finished_run_says_how_it_ended(sink: Sink, clock: FakeClock) -> None:
-    """The next run's watermark depends on it."""
+    """The watermark of the next run depends on it."""
     await sink.runs.start(replace(RUN, watermark=17), [LOW])
     clock.advance(60)
     await sink.runs.finish(RUN.id, RunState.PARTIAL, "one shard is parked\0")
@@ -153,7 +153,7 @@ async def test_a_run_that_goes_on_has_not_ended(sink: Sink) -> None:
 
 
 async def test_a_run_that_nobody_knows_cannot_finish(sink: Sink) -> None:
-    """A mistyped id must not pass for success."""
+    """A mistyped id must not look like success."""
     with pytest.raises(BadValue, match="run: there is no run 'run-9'"):
         await sink.runs.finish("run-9", RunState.COMPLETE)
     assert await sink.shards.find_all("run-9") == []

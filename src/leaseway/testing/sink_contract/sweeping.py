@@ -1,4 +1,6 @@
-"""What a complete run did not see: counted over runs, forgiven or buried. One run alone never deletes anything."""
+"""Rows that a complete run did not see: counted over several runs, then marked present or deleted. One run alone
+deletes nothing.
+"""
 
 import asyncio
 
@@ -28,7 +30,7 @@ from leaseway.testing.sink_contract.actors import (
 
 
 async def read(sink: Sink, clock: FakeClock, run: str, *some: Row, source: str = "maps") -> None:
-    """A run of one page, a minute later, that remembers what it has seen."""
+    """A run of one page, a minute later, that stores the ids it saw."""
     clock.advance(60)
     await started(sink, LOW, run=replace(RUN, id=run, source=source, started_at=clock.now_us()))
     clock.advance(1)
@@ -41,7 +43,7 @@ async def swept(sink: Sink, clock: FakeClock, run: str, *ids: int, source: str =
 
 
 async def test_what_was_not_seen_is_absent(sink: Sink, other: Sink, clock: FakeClock) -> None:
-    """And it is only absent: its row is there as before."""
+    """An absent row stays in the table unchanged."""
     await imported(sink, "run-0", *rows(1, 2, 3, 4))
     assert await swept(sink, clock, "run-1", 1, 3) == Sweep(stored=4, absent=2)
     assert await other.sweeps.find_absent("maps", 1, 10) == ["2", "4"]
@@ -50,7 +52,7 @@ async def test_what_was_not_seen_is_absent(sink: Sink, other: Sink, clock: FakeC
 
 
 async def test_absence_counts_in_a_row(sink: Sink, clock: FakeClock) -> None:
-    """A source that forgets something for a day has not deleted it."""
+    """A source that omits a record for a day has not deleted it."""
     await imported(sink, "run-0", *rows(1, 2, 3))
     assert await swept(sink, clock, "run-1", 1) == Sweep(3, 2)
     assert await swept(sink, clock, "run-2", 1, 3) == Sweep(3, 1)
@@ -60,7 +62,7 @@ async def test_absence_counts_in_a_row(sink: Sink, clock: FakeClock) -> None:
 
 
 async def test_a_run_that_is_swept_twice_changes_nothing(sink: Sink, other: Sink, clock: FakeClock) -> None:
-    """A lost reply must not pass for a second run that saw nothing."""
+    """A call that is repeated after a lost reply must not count as a second run."""
     await imported(sink, "run-0", *rows(1, 2))
     first = await swept(sink, clock, "run-1", 1)
     for again in (sink, other):
@@ -75,7 +77,7 @@ async def test_a_run_that_is_swept_twice_changes_nothing(sink: Sink, other: Sink
 
 
 async def test_two_who_sweep_a_run_at_once_sweep_it_once(sink: Sink, other: Sink, clock: FakeClock) -> None:
-    """Two workers finish the last two shards in one moment, and both want to close the run."""
+    """Two workers finish the last two shards at the same moment, and both finish the run."""
     await imported(sink, "run-0", *rows(*range(50)))
     for number in range(1, 4):
         await read(sink, clock, f"run-{number}", *rows(1, 2))
@@ -86,7 +88,7 @@ async def test_two_who_sweep_a_run_at_once_sweep_it_once(sink: Sink, other: Sink
 
 
 async def test_what_all_shards_have_seen_is_seen(sink: Sink, other: Sink, clock: FakeClock) -> None:
-    """A place that moved from one country to another belongs to no shard."""
+    """A record that moved from one country to another during the run was seen in one of them."""
     await imported(sink, "run-0", *rows(1, 2, 3, 4, 5))
     clock.advance(60)
     await started(sink, run=replace(RUN, started_at=clock.now_us()))
@@ -98,7 +100,7 @@ async def test_what_all_shards_have_seen_is_seen(sink: Sink, other: Sink, clock:
 
 
 async def test_each_run_has_its_own_eyes(sink: Sink, clock: FakeClock) -> None:
-    """Two runs may read at once, and the one that is swept first must not blind the other."""
+    """Two runs may read at once, and sweeping one must not affect the other."""
     await imported(sink, "run-0", *rows(1, 2, 3))
     await read(sink, clock, "run-1", *rows(1, 2))
     await read(sink, clock, "run-2", *rows(2, 3))
@@ -109,7 +111,7 @@ async def test_each_run_has_its_own_eyes(sink: Sink, clock: FakeClock) -> None:
 
 
 async def test_a_late_workers_page_has_seen_nothing(sink: Sink, clock: FakeClock) -> None:
-    """It left no row, so it leaves no witness."""
+    """The page was not written, so its ids must not count as seen."""
     await imported(sink, "run-0", *rows(1, 2))
     await read(sink, clock, "run-1", *rows(1))
     assert await sink.shards.write(replace(page(rows(2), after=1, remembers=True), run="run-1")) is None
@@ -117,14 +119,14 @@ async def test_a_late_workers_page_has_seen_nothing(sink: Sink, clock: FakeClock
 
 
 async def test_unchanged_and_older_records_are_seen(sink: Sink, clock: FakeClock) -> None:
-    """Nothing was written for them, and yet they are there."""
+    """Nothing was written for them, but the source has them."""
     await imported(sink, "run-0", row(1, version=2), row(2, version=2))
     await read(sink, clock, "run-1", row(1, version=2), row(2, version=1))
     assert await sink.sweeps.sweep("run-1") == Sweep(2, 0)
 
 
 async def test_bad_records_are_seen(sink: Sink, clock: FakeClock) -> None:
-    """A record that cannot become a row today is there: its row of yesterday must not be taken for deleted."""
+    """A record that is bad today exists, so its stored row must not be taken for deleted."""
     await imported(sink, "run-0", *rows(1, 2, 3, 4))
     await read(sink, clock, "run-1", row(1), row(2, size="many"))
     assert await sink.sweeps.sweep("run-1") == Sweep(4, 2)
@@ -137,7 +139,7 @@ async def test_bad_records_are_seen(sink: Sink, clock: FakeClock) -> None:
 
 
 async def test_a_tombstone_is_no_sign_of_life(sink: Sink, clock: FakeClock) -> None:
-    """Not even one that is too old to delete its row. And what is deleted cannot be absent."""
+    """Not even a deletion that is too old to delete its row counts as seen. And a deleted row cannot be absent."""
     await imported(sink, "run-0", *rows(1, 2, 3, version=5))
     await swept(sink, clock, "run-1", 1)
     await read(sink, clock, "run-2", row(1), tombstone(2, version=6), tombstone(3, version=4))
@@ -146,7 +148,7 @@ async def test_a_tombstone_is_no_sign_of_life(sink: Sink, clock: FakeClock) -> N
 
 
 async def test_pages_that_do_not_remember_leave_no_trace(sink: Sink, clock: FakeClock) -> None:
-    """Most imports never sweep, and pay nothing for it."""
+    """Most imports never sweep and must not pay for it."""
     await imported(sink, "run-0", *rows(1, 2))
     clock.advance(60)
     await started(sink, LOW, run=replace(RUN, started_at=clock.now_us()))
@@ -155,7 +157,7 @@ async def test_pages_that_do_not_remember_leave_no_trace(sink: Sink, clock: Fake
 
 
 async def test_rows_that_came_during_the_run_are_no_witnesses(sink: Sink, clock: FakeClock) -> None:
-    """Another run wrote them after this one had read their place."""
+    """Another run wrote the row after this run had read its page."""
     await imported(sink, "run-0", *rows(1))
     await read(sink, clock, "run-1", *rows(1))
     await imported(sink, "run-2", *rows(2))
@@ -163,7 +165,7 @@ async def test_rows_that_came_during_the_run_are_no_witnesses(sink: Sink, clock:
 
 
 async def test_absentees_come_in_order_and_in_parts(sink: Sink, clock: FakeClock) -> None:
-    """The order is that of characters, whatever the language of the database: else a part would be skipped."""
+    """The order must not depend on the collation of the database, or batches would skip ids."""
     ids = ["10", "9", "B", "a", "b", "a b", "é", "Z", "日本", "_"]
     await imported(sink, "run-0", *[row(name) for name in ids])
     await swept(sink, clock, "run-1")
@@ -178,7 +180,7 @@ async def test_absentees_come_in_order_and_in_parts(sink: Sink, clock: FakeClock
 
 
 async def test_the_forgiven_begin_anew(sink: Sink, clock: FakeClock) -> None:
-    """The source was asked for them by their ids, and has them."""
+    """The source returned these records when asked by id."""
     await imported(sink, "run-0", *rows(1, 2, 3))
     await swept(sink, clock, "run-1", 1)
     for _ in range(2):
@@ -189,7 +191,7 @@ async def test_the_forgiven_begin_anew(sink: Sink, clock: FakeClock) -> None:
 
 
 async def test_the_buried_are_not_absent_any_more(sink: Sink, clock: FakeClock) -> None:
-    """And one that comes back begins anew."""
+    """A row that returns starts counting again."""
     await imported(sink, "run-0", *rows(1, 2, 3))
     await swept(sink, clock, "run-1", 1)
     assert await sink.sweeps.delete("run-1", ["2"], "absent") == 1
@@ -200,7 +202,7 @@ async def test_the_buried_are_not_absent_any_more(sink: Sink, clock: FakeClock) 
 
 
 async def test_sources_of_one_table_are_swept_apart(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """A run of one API says nothing about the records of another."""
+    """A run of one source says nothing about the records of another."""
     await imported(sink, "run-0", *rows(1, 2))
     await imported(sink, "run-1", *rows(1, 2, 3), source="mail")
     assert await swept(sink, clock, "run-2", 1) == Sweep(2, 1)
@@ -212,7 +214,7 @@ async def test_sources_of_one_table_are_swept_apart(sink: Sink, clock: FakeClock
 
 
 async def test_tables_of_one_place_are_swept_apart(sink: Sink, elsewhere: Sink, clock: FakeClock) -> None:
-    """Both may read the same source."""
+    """Both tables may import the same source."""
     await imported(sink, "run-0", *rows(1, 2))
     await imported(elsewhere, "run-1", *rows(1, 2, 3))
     assert await swept(sink, clock, "run-2", 1) == Sweep(2, 1)
@@ -227,7 +229,7 @@ async def test_tables_of_one_place_are_swept_apart(sink: Sink, elsewhere: Sink, 
 
 
 async def test_a_sweep_touches_no_row(sink: Sink, clock: FakeClock, witness: Witness) -> None:
-    """To mark rows is another step, which somebody may refuse to take."""
+    """Deleting is a separate step that may be refused."""
     await imported(sink, "run-0", *rows(1, 2, 3))
     await read(sink, clock, "run-1", *rows(1))
     before = await witness.rows(), await sink.shards.find_all("run-1")
@@ -237,7 +239,7 @@ async def test_a_sweep_touches_no_row(sink: Sink, clock: FakeClock, witness: Wit
 
 
 async def test_who_asks_for_a_run_that_is_not_there_changes_nothing(sink: Sink, witness: Witness) -> None:
-    """A mistyped id must not pass for a run that saw nothing."""
+    """A mistyped id must not look like a run that saw nothing."""
     await imported(sink, "run-0", *rows(1))
     before = await picture(sink, witness)
     for call in (sink.sweeps.sweep("run-9"), sink.sweeps.delete("run-9", ["1"], "absent")):
@@ -248,7 +250,7 @@ async def test_who_asks_for_a_run_that_is_not_there_changes_nothing(sink: Sink, 
 
 
 async def test_a_sweep_of_many_rows_takes_them_all(sink: Sink, clock: FakeClock) -> None:
-    """More than one statement should name."""
+    """More ids than one statement should contain."""
     many = range(6_000)
     await imported(sink, "run-0", *rows(*many))
     assert await swept(sink, clock, "run-1", *many[:1_000]) == Sweep(6_000, 5_000)
@@ -259,7 +261,7 @@ async def test_a_sweep_of_many_rows_takes_them_all(sink: Sink, clock: FakeClock)
 
 
 async def test_a_row_that_another_run_has_just_changed_is_not_absent(sink: Sink, clock: FakeClock) -> None:
-    """It moved from one shard to another while a long run read them: the run saw it in neither, and it is there."""
+    """The record moved between shards while a long run read them: the run saw it in neither, but it exists."""
     await imported(sink, "run-0", *rows(1, 2, 3))
     await read(sink, clock, "run-1", *rows(1))
     moved = replace(row(2), stamp=row(2).stamp + 1, content_hash="moved")
@@ -269,7 +271,7 @@ async def test_a_row_that_another_run_has_just_changed_is_not_absent(sink: Sink,
 
 
 async def test_a_row_that_was_absent_and_came_back_changed_begins_anew(sink: Sink, clock: FakeClock) -> None:
-    """Absence counts in a row, and somebody has seen it between two sweeps."""
+    """Absence is counted over consecutive sweeps, and another run saw the row in between."""
     await imported(sink, "run-0", *rows(1, 2))
     await read(sink, clock, "run-1", *rows(1))
     assert await sink.sweeps.sweep("run-1") == Sweep(2, 1)

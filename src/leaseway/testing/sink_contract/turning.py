@@ -1,4 +1,4 @@
-"""A page is written once: rows, bad rows, counters and cursor together, or nothing of it."""
+"""A page is written once: rows, bad rows, counters and cursor together, or nothing."""
 
 import pytest
 
@@ -27,7 +27,7 @@ RIGHT = make_shard("maps", "id=750-1000", {"id": [750, 1000]}, depth=1)
 
 
 async def test_a_page_changes_everything_at_once(sink: Sink, witness: Witness) -> None:
-    """What the report says must be what is in the table."""
+    """Reports must agree with the table."""
     await started(sink)
     first = page(rows(1, 2, 3), after=3, page_hash="a", page_limit=500, requests=2, size_bytes=900, guards={"heavy": 1})
     assert await sink.shards.write(first) == WriteCounts(inserted=3)
@@ -44,7 +44,7 @@ async def test_a_page_changes_everything_at_once(sink: Sink, witness: Witness) -
 
 
 async def test_a_page_without_rows_turns_too(sink: Sink, clock: FakeClock) -> None:
-    """The last page of a shard is often empty, and it is the proof of the end."""
+    """The last page of a shard is often empty and proves its end."""
     await started(sink)
     clock.advance(5)
     assert await sink.shards.write(page(state=ShardState.DONE)) == WriteCounts()
@@ -53,7 +53,7 @@ async def test_a_page_without_rows_turns_too(sink: Sink, clock: FakeClock) -> No
 
 
 async def test_profiles_add_up(sink: Sink) -> None:
-    """What a sample of one page shows is chance; what all of them show is drift."""
+    """The profile of one page is a small sample; drift needs all of them."""
     await started(sink)
     await written(sink, page(after=1, profile={"$.id": {"integer": 10}, "$.größe": {"null": 2, "text": 1}}))
     await written(sink, page(before=1, after=2))
@@ -65,7 +65,7 @@ async def test_profiles_add_up(sink: Sink) -> None:
 
 
 async def test_a_profile_has_an_end(sink: Sink) -> None:
-    """Documents whose keys are values have a new path in each of them. Those that are known go on counting."""
+    """Documents with values as keys have new paths in every document. Known paths continue to count."""
     await started(sink)
     await written(sink, page(after=1, profile={f"$.{number}": {"text": 1} for number in range(250)}))
     await written(sink, page(before=1, after=2, profile={f"$.{number}": {"text": 1} for number in range(200, 400)}))
@@ -75,7 +75,7 @@ async def test_a_profile_has_an_end(sink: Sink) -> None:
 
 
 async def test_only_the_last_hashes_are_kept(sink: Sink) -> None:
-    """They stand against loops; a shard of ten thousand pages must not carry all of them."""
+    """The hashes detect loops; a shard with ten thousand pages must not store all of them."""
     await started(sink)
     for number in range(10):
         await written(sink, page(before=number or None, after=number + 1, page_hash=f"hash {number}"))
@@ -93,7 +93,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("sent", REPEATED.values(), ids=REPEATED)
 async def test_a_page_that_is_sent_twice_counts_once(sink: Sink, witness: Witness, sent: PageWrite) -> None:
-    """Its first answer was lost, so its worker asks again."""
+    """The worker repeats the page after a lost reply."""
     await started(sink)
     assert await sink.shards.write(sent) == WriteCounts(inserted=1, quarantined=1)
     before = await picture(sink, witness)
@@ -102,7 +102,7 @@ async def test_a_page_that_is_sent_twice_counts_once(sink: Sink, witness: Witnes
 
 
 async def test_the_order_of_a_cursors_words_means_nothing(sink: Sink) -> None:
-    """It went through a job's payload and back."""
+    """A cursor can be reordered when it passes through a job payload."""
     await started(sink)
     one, same = {"b": 10**15, "a": "https://x/?é=1&next=\u2028"}, {"a": "https://x/?é=1&next=\u2028", "b": 10**15}
     whole = {"run": RUN.id, "shard": LOW.key, "fence": 1}
@@ -112,7 +112,7 @@ async def test_the_order_of_a_cursors_words_means_nothing(sink: Sink) -> None:
 
 
 async def test_a_split_shard_leaves_the_rest_to_its_children(sink: Sink, witness: Witness) -> None:
-    """Parent and children in one transaction: else a crash between them loses the rest or imports it twice."""
+    """A crash between two transactions would lose the rest of the shard or import it twice."""
     await started(sink)
     split = page(rows(1), after=1, state=ShardState.SPLIT, children=[LEFT, RIGHT], why="truncated")
     assert await sink.shards.write(split) == WriteCounts(inserted=1)
@@ -136,7 +136,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 async def test_a_page_that_makes_no_sense_is_refused(sink: Sink, witness: Witness, wrong: PageWrite) -> None:
-    """A mistake in a partitioner must not lose a part of the source."""
+    """A mistake in a partition must not lose a part of the source."""
     await started(sink)
     before = await picture(sink, witness)
     with pytest.raises(BadValue, match=r"^(children|state): "):

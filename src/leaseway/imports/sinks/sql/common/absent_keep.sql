@@ -1,3 +1,3 @@
--- What this sweep did not miss again has been seen, or is deleted by now.
+-- A row that is not absent in this sweep was seen, or has been deleted.
 DELETE FROM leaseway_absent
  WHERE target = :target AND source = :source AND run <> :run

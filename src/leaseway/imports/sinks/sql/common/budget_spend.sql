@@ -1,4 +1,4 @@
--- The bound is in the statement that takes: two who ask at once are asked one after the other.
+-- The limit is part of the update, so concurrent calls cannot exceed it.
 UPDATE leaseway_runs
    SET requests = requests + :requests
  WHERE id = :id AND target = :target AND requests + :requests <= requests_max

@@ -1,4 +1,4 @@
--- The caller holds the shard and has judged it. The fence is asked once more: a smaller one never writes.
+-- The caller has locked and checked the shard. The fence is checked again: a smaller one never writes.
 UPDATE leaseway_shards
    SET state = :state, fence = :fence, cursor = :cursor, pages = :pages, rows = :rows, inserted = :inserted,
        updated = :updated, unchanged = :unchanged, stale = :stale, quarantined = :quarantined, requests = :requests,

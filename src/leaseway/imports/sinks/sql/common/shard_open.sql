@@ -1,4 +1,4 @@
--- As the index says it, word for word: it holds the open ones only.
+-- The condition must be the same as that of the partial index.
 SELECT count(*)
   FROM leaseway_shards
  WHERE run = :run AND state IN ('waiting', 'running')

@@ -1,6 +1,6 @@
--- Rows that the run did not see. Those that came or changed while it was running are no witnesses: their page may have
--- been read before, and whoever wrote them has seen them. Ids are compared byte by byte, whatever the language of the
--- table's column is; and in this order, so that two sweeps never wait for each other.
+-- Rows that the run did not see. Rows written during the run are not considered: the run may have read their page
+-- before, and the writer saw them. Ids are compared bytewise, whatever the collation of the table, and inserted in this
+-- order, so that two sweeps cannot deadlock.
 INSERT INTO leaseway_absent AS absent (target, source, external_id, sweeps, run)
 SELECT CAST(:target AS text), CAST(:source AS text), stored.external_id, 1, CAST(:run AS text)
   FROM :table AS stored

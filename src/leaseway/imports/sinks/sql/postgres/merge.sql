@@ -1,5 +1,5 @@
--- Older rows never replace newer ones; equal ones are not even locked. Both conditions stand twice: what was read first
--- may have changed until it is ours. In the order of keys, so that two pages never wait for each other.
+-- Older rows never replace newer ones, and equal rows are not even locked. Both conditions appear twice, because a row
+-- can change between the read and the lock. In the order of keys, so that two pages cannot deadlock.
 WITH written AS (
   INSERT INTO :table AS stored (source, run, first_seen, updated_at, deleted_at, deleted_reason, :columns)
   SELECT CAST($1 AS text), CAST($2 AS text), CAST($3 AS bigint), CAST($3 AS bigint),
@@ -17,6 +17,6 @@ WITH written AS (
    WHERE excluded.stamp >= stored.stamp
      AND (excluded.content_hash <> stored.content_hash
           OR (excluded.deleted_at IS NULL) <> (stored.deleted_at IS NULL))
-  RETURNING xmax = 0 AS is_new  -- only a row that was there before has been locked by us
+  RETURNING xmax = 0 AS is_new  -- only a row that existed before was locked
 )
 SELECT count(*) FILTER (WHERE is_new), count(*) FILTER (WHERE NOT is_new) FROM written

@@ -1,5 +1,5 @@
--- Rows are read in the order in which they lie in the table, so many blocks at once. Every row of these blocks is in one
--- line of the answer, whichever way the server chooses to read them.
+-- Reads a range of blocks, in the physical order of the table. Every row of these blocks is counted in one line of the
+-- result, whichever plan the server chooses.
 SELECT CASE WHEN is_placed THEN
          (least(floor((latitude + 90) / :degrees)::int, :high - 1) * :wide
           + least(floor((longitude + 180) / :degrees)::int, :wide - 1)) * 2 + (run = :run)::int

@@ -1,4 +1,4 @@
--- Locked until the transaction ends: SQLite has one writer anyway, here there may be several. The time is the server's.
+-- Locks the shard, because several transactions can write at once (SQLite has one writer). The time is the server's.
 SELECT shard.run, key, label, predicate, estimated_rows, depth, shard.state, fence, cursor, pages, rows, inserted,
        updated, unchanged, stale, quarantined, shard.requests, size_bytes, attempts, resumed_at,
        page_limit, recent, guards, shard.why, parent, shard.started_at, shard.finished_at, profile, run.source,

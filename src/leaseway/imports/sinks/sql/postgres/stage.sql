@@ -1,5 +1,5 @@
--- Before a page: its staging table, and plans that look rows up by their key. A plan that was made while the table was
--- small would read all of it for every page.
+-- Creates the staging table of a page, and forces plans that look rows up by key: a plan made while the table was small
+-- would scan the whole table for every page.
 SET LOCAL client_min_messages = warning;
 SET LOCAL enable_seqscan = off;
 SET LOCAL enable_hashjoin = off;

@@ -1,5 +1,5 @@
--- Rows that the run did not see. Those that came or changed while it was running are no witnesses: their page may have
--- been read before, and whoever wrote them has seen them.
+-- Rows that the run did not see. Rows written during the run are not considered: the run may have read their page
+-- before, and the writer saw them.
 INSERT INTO leaseway_absent (target, source, external_id, sweeps, run)
 SELECT :target, :source, stored.external_id, 1, :run
   FROM :table AS stored

@@ -1,5 +1,5 @@
--- Rows are read in the order in which they were inserted, so many at once, and each of them is in one line of the answer.
--- A cell is one number, since one is sorted in half the time that three take.
+-- Reads a number of rows in the order of their insertion, each counted in one line of the result. A cell is one number,
+-- because one number is sorted in half the time of three.
 SELECT CASE WHEN is_placed THEN
          (min(CAST((latitude + 90) / :degrees AS INTEGER), :high - 1) * :wide
           + min(CAST((longitude + 180) / :degrees AS INTEGER), :wide - 1)) * 2 + (run = :run)
@@ -7,7 +7,7 @@ SELECT CASE WHEN is_placed THEN
        count(*),
        max(place)
   FROM (SELECT place, run, latitude, longitude,
-               -- Texts are larger than all numbers, and so they lie nowhere.
+               -- Texts compare greater than all numbers, so they have no position.
                source = :source AND deleted_at IS NULL
                AND latitude BETWEEN -90 AND 90 AND longitude BETWEEN -180 AND 180 AS is_placed
           FROM (SELECT _rowid_ AS place, source, run, deleted_at, :latitude AS latitude, :longitude AS longitude
