@@ -8,7 +8,7 @@ from tests.imports.mongo_place import MongoPlace
 from tests.imports.parquet_place import ParquetPlace
 from tests.imports.sink_victim import ROWS
 
-from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row
+from leaseway.testing.sink_contract.fixtures import LOW, RUN, bad, page, row
 
 
 async def work(address: str, fence: int) -> None:

@@ -10,7 +10,7 @@ from tests.imports.sink_places import TABLE, Columns
 from leaseway.domain.ids import Instant
 from leaseway.imports.sinks.mongodb import MongoSink
 from leaseway.imports.sinks.mongodb.row_encoding import MARK
-from leaseway.testing.sink_contract.actors import COLUMNS
+from leaseway.testing.sink_contract.fixtures import COLUMNS
 
 ELSEWHERE = "other places"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

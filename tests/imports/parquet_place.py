@@ -14,7 +14,7 @@ from tests.imports.sink_places import TABLE, Columns
 from leaseway.domain.ids import Instant
 from leaseway.imports.sinks.parquet.sink import RUN_TABLES, ParquetSink
 from leaseway.system import wall_clock_us
-from leaseway.testing.sink_contract.actors import COLUMNS
+from leaseway.testing.sink_contract.fixtures import COLUMNS
 
 
 class ParquetPlace:

@@ -20,7 +20,7 @@ from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sinks.postgres.sink import PostgresSink
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.system import wall_clock_us
-from leaseway.testing.sink_contract.actors import COLUMNS, Witness
+from leaseway.testing.sink_contract.fixtures import COLUMNS, Witness
 
 TABLE = "my places"
 PLACES = ["sqlite", "postgres"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.imports.sink_places import PostgresPlace, SqlitePlace
 
-from leaseway.testing.sink_contract.actors import COLUMNS, LOW, RUN, bad, page, row
+from leaseway.testing.sink_contract.fixtures import COLUMNS, LOW, RUN, bad, page, row
 
 ROWS = 50
 

@@ -20,7 +20,7 @@ from tests.imports.test_sink_state_machine import LIVES, Life
 from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.testing.mongodb import MongoServer, mongodb_server
-from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, shard
+from leaseway.testing.sink_contract.fixtures import LOW, RUN, bad, page, row, shard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -30,7 +30,7 @@ from leaseway.imports.sinks.mongodb import MongoSink, connection
 from leaseway.imports.sinks.mongodb.row_encoding import DEPTH_MAX, MARK
 from leaseway.testing.mongodb import MongoServer, mongodb_server
 from leaseway.testing.server import free_port
-from leaseway.testing.sink_contract.actors import (
+from leaseway.testing.sink_contract.fixtures import (
     HIGH,
     LOW,
     RUN,

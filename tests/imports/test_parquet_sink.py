@@ -24,7 +24,7 @@ from leaseway.imports.sinks.parquet.sink import ParquetSink, ParquetTables
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract import *  # noqa: F403
-from leaseway.testing.sink_contract.actors import (
+from leaseway.testing.sink_contract.fixtures import (
     COLUMNS,
     RUN,
     STAMP,

@@ -14,7 +14,7 @@ from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sinks.row_map import RowPosition, find_position
 from leaseway.imports.spec.reader import read_spec
-from leaseway.testing.sink_contract.actors import imported, row
+from leaseway.testing.sink_contract.fixtures import imported, row
 
 COLUMNS = {"latitude": ColumnType.REAL, "the :table": ColumnType.REAL}
 IN_COLUMNS = RowPosition("latitude", "the :table")

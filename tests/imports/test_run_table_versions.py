@@ -12,7 +12,7 @@ from tests.imports.sink_places import PLACES, Place, empty_place
 from leaseway.domain.errors import StoreRefused
 from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.sinks import run_tables
-from leaseway.testing.sink_contract.actors import page, rows, shard, started, written
+from leaseway.testing.sink_contract.fixtures import page, rows, shard, started, written
 
 UPGRADE = "ALTER TABLE leaseway_runs ADD COLUMN note text;"
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from leaseway.imports.domain.page import ColumnType, Row
 from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.row_encoding import RowEncoder, jsonb_text
-from leaseway.testing.sink_contract.actors import COLUMNS, row
+from leaseway.testing.sink_contract.fixtures import COLUMNS, row
 
 characters = st.characters(exclude_categories=()) | st.sampled_from("a\0\ud83d\\")  # includes lone surrogates
 texts = st.text(characters, max_size=6)

@@ -14,7 +14,7 @@ from tests.imports.sink_victim import ROWS
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.imports.domain.page import WriteCounts
 from leaseway.testing.postgres import PostgresServer
-from leaseway.testing.sink_contract.actors import LOW, RUN, imported, page, row, rows, shard, started, written
+from leaseway.testing.sink_contract.fixtures import LOW, RUN, imported, page, row, rows, shard, started, written
 
 KILLS = 6
 STEPS_MAX = 1_000

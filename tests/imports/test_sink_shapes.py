@@ -18,7 +18,7 @@ from leaseway.imports.sinks.port import Sink, Sweep
 from leaseway.imports.sinks.postgres.sink import PostgresSink
 from leaseway.imports.sinks.run_tables import TABLES
 from leaseway.testing.postgres import PostgresServer
-from leaseway.testing.sink_contract.actors import LOW, RUN, bad, imported, page, row, rows, started, written
+from leaseway.testing.sink_contract.fixtures import LOW, RUN, bad, imported, page, row, rows, started, written
 
 TITLE: Columns = {"title": ColumnType.TEXT}
 

@@ -23,7 +23,7 @@ from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
-from leaseway.testing.sink_contract.actors import COLUMNS, HIGH, LOW, RUN, bad, page, row, tombstone
+from leaseway.testing.sink_contract.fixtures import COLUMNS, HIGH, LOW, RUN, bad, page, row, tombstone
 
 pytestmark = pytest.mark.timeout(300)
 

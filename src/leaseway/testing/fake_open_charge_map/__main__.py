@@ -32,26 +32,26 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def pois_of(asked: argparse.Namespace) -> list[Poi]:
+def make_pois(asked: argparse.Namespace) -> list[Poi]:
     if asked.places:
         return places(asked.bulk, asked.rows)
     return synthetic(20_000 if asked.rows is None else asked.rows, bulk=asked.bulk)
 
 
-def listing_of(text: str) -> tuple[str, Listing]:
+def parse_listing(text: str) -> tuple[str, Listing]:
     name, _, path = text.partition("=")
     return name, Listing(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
 async def serve(asked: argparse.Namespace) -> None:
-    listings = dict(map(listing_of, asked.list))
+    listings = dict(map(parse_listing, asked.list))
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # not on Windows, where Ctrl+C raises
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if asked.until_eof:
         threading.Thread(target=end_with_input, daemon=True).start()
-    pois = pois_of(asked)
+    pois = make_pois(asked)
     async with standin(pois, limits=asked.limit, faults=asked.faults, listings=listings, port=asked.port) as it:
         if asked.encoded:
             it.table.encode()

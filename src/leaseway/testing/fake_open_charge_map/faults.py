@@ -50,7 +50,7 @@ def is_due(every: int, number: int) -> bool:
     return every > 0 and number % every == 0
 
 
-def faults_of(value: Faults | Mapping[str, Any]) -> Faults:
+def parse_faults(value: Faults | Mapping[str, Any]) -> Faults:
     if isinstance(value, Faults):
         return value
     try:

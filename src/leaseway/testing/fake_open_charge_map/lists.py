@@ -42,26 +42,26 @@ class Listing(msgspec.Struct, frozen=True):
         return [record for record in self.records if all(str(record[name]) == text for name, text in known.items())]
 
     def limit(self, query: Query, name: str = "limit") -> int:
-        return max(min(number_of(query, name, LIMIT), self.page_max), 1)
+        return max(min(int_param(query, name, LIMIT), self.page_max), 1)
 
 
-def page_of(style: str, listing: Listing, query: Query, url: str) -> Answer:
+def list_page(style: str, listing: Listing, query: Query, url: str) -> Answer:
     return STYLES[style](listing, listing.chosen(query), query, url)
 
 
 def by_offset(listing: Listing, records: Records, query: Query, url: str) -> Answer:
-    start = number_of(query, "offset", 0)
+    start = int_param(query, "offset", 0)
     return json_answer({"items": records[start : start + listing.limit(query)], "total": len(records)})
 
 
 def by_page(listing: Listing, records: Records, query: Query, url: str) -> Answer:
-    size, page = listing.limit(query, "per_page"), max(number_of(query, "page", 1), 1)
+    size, page = listing.limit(query, "per_page"), max(int_param(query, "page", 1), 1)
     items = records[(page - 1) * size : page * size]
     return json_answer({"items": items, "page": page, "pages": -(-len(records) // size)})
 
 
 def by_link(listing: Listing, records: Records, query: Query, url: str) -> Answer:
-    start, size = number_of(query, "offset", 0), listing.limit(query)
+    start, size = int_param(query, "offset", 0), listing.limit(query)
     is_last = start + size >= len(records)
     following = None if is_last else f"{url}?{urlencode({**query, 'offset': start + size, 'limit': size})}"
     headers = {} if following is None else {"Link": f'<{following}>; rel="next"'}
@@ -69,10 +69,10 @@ def by_link(listing: Listing, records: Records, query: Query, url: str) -> Answe
 
 
 def by_token(listing: Listing, records: Records, query: Query, url: str) -> Answer:
-    start, size = position_of(query.get("cursor", "")), listing.limit(query)
+    start, size = decode_token(query.get("cursor", "")), listing.limit(query)
     if start is None:
         return json_answer({"error": "this cursor is not one of ours"}, status=400)
-    following = None if start + size >= len(records) else token_of(start + size)
+    following = None if start + size >= len(records) else encode_token(start + size)
     return json_answer({"items": records[start : start + size], "next_cursor": following})
 
 
@@ -94,7 +94,7 @@ STYLES: dict[str, Callable[[Listing, Records, Query, str], Answer]] = {
 }
 
 
-def empty_of(style: str) -> bytes:
+def empty_body(style: str) -> bytes:
     return b"[]" if style == "keyset" else b'{"items":[]}'
 
 
@@ -102,17 +102,17 @@ def json_answer(value: Any, headers: Mapping[str, str] | None = None, status: in
     return Answer(status, msgspec.json.encode(value), headers or {})
 
 
-def token_of(position: int) -> str:
+def encode_token(position: int) -> str:
     return base64.urlsafe_b64encode(f"at {position}".encode()).decode()
 
 
-def position_of(token: str) -> int | None:
+def decode_token(token: str) -> int | None:
     try:
         return int(base64.urlsafe_b64decode(token).decode().removeprefix("at ")) if token else 0
     except (ValueError, binascii.Error):
         return None
 
 
-def number_of(query: Query, name: str, absent: int) -> int:
+def int_param(query: Query, name: str, absent: int) -> int:
     text = query.get(name, "")
     return int(text) if text.isdecimal() else absent

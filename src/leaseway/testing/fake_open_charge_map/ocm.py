@@ -89,18 +89,18 @@ def asked(query: Query, faults: Faults) -> Asked:
     return Asked(
         limit=min(limit, faults.page_max) if faults.page_max else limit,
         after=int(query["greaterthanid"]) if WHOLE_NUMBER.fullmatch(query.get("greaterthanid", "")) else None,
-        countries=None if faults.ignores_filters else countries_of(query, faults.unknown_country_is_world),
-        since=None if faults.ignores_filters else date_of(query.get("modifiedsince", "")),
-        created_since=date_of(query.get("createdsince", "")),
+        countries=None if faults.ignores_filters else requested_countries(query, faults.unknown_country_is_world),
+        since=None if faults.ignores_filters else parse_date(query.get("modifiedsince", "")),
+        created_since=parse_date(query.get("createdsince", "")),
         ids=numbers(query, "chargepointid") or numbers(query, "id") or None,
         submissions=submissions or PUBLISHED,
         statuses=numbers(query, "statustypeid") or None,
-        envelope=envelope_of(query.get("boundingbox", "")),
+        envelope=parse_envelope(query.get("boundingbox", "")),
         order=query.get("sortby", "").strip().lower(),
     )
 
 
-def countries_of(query: Query, unknown_is_world: bool) -> frozenset[int] | None:
+def requested_countries(query: Query, unknown_is_world: bool) -> frozenset[int] | None:
     """A country code overrides ids. An unknown code is dropped, and the filter with it."""
     code = query.get("countrycode", "").strip().upper()
     if code in ID_BY_CODE:
@@ -206,7 +206,7 @@ def flag(query: Query, name: str, *, absent: bool) -> bool:
     return text == "true" if text else absent
 
 
-def date_of(text: str) -> Instant | None:
+def parse_date(text: str) -> Instant | None:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
@@ -214,7 +214,7 @@ def date_of(text: str) -> Instant | None:
     return round(((date if date.tzinfo else date.replace(tzinfo=UTC)) - EPOCH).total_seconds() * 1_000_000)
 
 
-def envelope_of(text: str) -> Envelope | None:
+def parse_envelope(text: str) -> Envelope | None:
     """The corners in any order. A box across the antimeridian becomes its complement."""
     corners = [(float(latitude), float(longitude)) for latitude, longitude in CORNER.findall(text)[:2]]
     if len(corners) < 2:

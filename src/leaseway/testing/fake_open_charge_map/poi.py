@@ -114,7 +114,7 @@ def expanded(poi: Poi) -> dict[str, Any]:
 def stored(poi: Poi) -> dict[str, Any]:
     return {
         "ID": poi.id,
-        "UUID": uuid_of(poi),
+        "UUID": poi_uuid(poi),
         "ParentChargePointID": None,
         "DataProviderID": 1,
         "DataProvidersReference": poi.reference or None,
@@ -142,7 +142,7 @@ def compact(poi: Poi) -> dict[str, Any]:
     title = poi.title[:TITLE_LENGTH_MAX]
     return {
         "ID": poi.id,
-        "UUID": uuid_of(poi),
+        "UUID": poi_uuid(poi),
         "DataProviderID": 1,
         "DataProvidersReference": poi.reference or None,
         "OperatorID": 1,
@@ -182,7 +182,7 @@ def compact_connection(poi: Poi, number: int) -> dict[str, Any]:
     }
 
 
-def uuid_of(poi: Poi) -> str:
+def poi_uuid(poi: Poi) -> str:
     return f"{poi.id * 2_654_435_761 % 2**32:08X}-0000-4000-8000-{poi.id:012X}"
 
 

@@ -16,7 +16,7 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Rate, parse_rate
 from leaseway.testing.fake_open_charge_map import admin, lists, ocm
 from leaseway.testing.fake_open_charge_map.data import synthetic
-from leaseway.testing.fake_open_charge_map.faults import Faults, faults_of, is_due
+from leaseway.testing.fake_open_charge_map.faults import Faults, is_due, parse_faults
 from leaseway.testing.fake_open_charge_map.lists import STYLES, Listing
 from leaseway.testing.fake_open_charge_map.poi import Poi
 from leaseway.testing.fake_open_charge_map.table import Table
@@ -84,7 +84,7 @@ class StandIn(Provider):
         style, _, name = path.lstrip("/").partition("/")
         if style in STYLES and name in self.listings:
             listing, url = self.listings[name], f"{self.url}{urlsplit(request.path).path}"
-            return self._page(lambda: lists.page_of(style, listing, query, url), lists.empty_of(style))
+            return self._page(lambda: lists.list_page(style, listing, query, url), lists.empty_body(style))
         if path.startswith("/v3"):
             return ocm.refusal(query, request.headers, self._keys) or self._ocm(path, query)
         return Answer(404)
@@ -142,6 +142,6 @@ async def standin(
         raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
     rates = [parse_rate("limits", limit) for limit in limits]
     it = StandIn(synthetic(pois) if isinstance(pois, int) else pois, rates, listings, keys, now)
-    it.faults = faults_of(faults or {})
+    it.faults = parse_faults(faults or {})
     async with serving(it, port):
         yield it

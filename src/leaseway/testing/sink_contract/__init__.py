@@ -23,15 +23,11 @@ The tests are coroutines, so pytest needs pytest-asyncio in auto mode. For reada
 `pytest.register_assert_rewrite("leaseway.testing")` in a conftest before it imports this package.
 """
 
-from leaseway.testing.sink_contract.beginning import *  # noqa: F403
-from leaseway.testing.sink_contract.burying import *  # noqa: F403
-from leaseway.testing.sink_contract.comparing import *  # noqa: F403
-from leaseway.testing.sink_contract.fencing import *  # noqa: F403
-from leaseway.testing.sink_contract.fitting import *  # noqa: F403
-from leaseway.testing.sink_contract.merging import *  # noqa: F403
-from leaseway.testing.sink_contract.noting import *  # noqa: F403
-from leaseway.testing.sink_contract.quarantining import *  # noqa: F403
-from leaseway.testing.sink_contract.spending import *  # noqa: F403
-from leaseway.testing.sink_contract.starting import *  # noqa: F403
-from leaseway.testing.sink_contract.sweeping import *  # noqa: F403
-from leaseway.testing.sink_contract.turning import *  # noqa: F403
+from leaseway.testing.sink_contract.deletes import *  # noqa: F403
+from leaseway.testing.sink_contract.page_writes import *  # noqa: F403
+from leaseway.testing.sink_contract.quarantine import *  # noqa: F403
+from leaseway.testing.sink_contract.row_encoding import *  # noqa: F403
+from leaseway.testing.sink_contract.rows import *  # noqa: F403
+from leaseway.testing.sink_contract.runs import *  # noqa: F403
+from leaseway.testing.sink_contract.shards import *  # noqa: F403
+from leaseway.testing.sink_contract.sweeps import *  # noqa: F403

@@ -6,15 +6,15 @@ from msgspec.structs import replace
 from leaseway.domain.errors import BadValue
 from leaseway.imports.domain.page import BadRow
 from leaseway.imports.sinks.port import Sink
-from leaseway.testing.sink_contract.actors import (
+from leaseway.testing.sink_contract.fixtures import (
     HIGH,
     LOW,
     RUN,
     Witness,
     bad,
     imported,
+    observed_state,
     page,
-    picture,
     row,
     rows,
     shard,
@@ -74,10 +74,10 @@ async def test_a_bad_row_is_released_once(sink: Sink, witness: Witness) -> None:
     await written(sink, page(after=1, bad=[bad(0)]))
     ((number, _, _),) = await sink.quarantine.find_all()
     assert await sink.quarantine.release(number, row(2))
-    before = await picture(sink, witness)
+    before = await observed_state(sink, witness)
     assert not await sink.quarantine.release(number, row(3))
     assert not await sink.quarantine.release(number + 1_000, None)
-    assert await picture(sink, witness) == before
+    assert await observed_state(sink, witness) == before
 
 
 async def test_an_old_bad_row_replaces_nothing_newer(sink: Sink, witness: Witness) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from leaseway.imports.domain.page import Row, WriteCounts
 from leaseway.imports.sinks.port import Sink
-from leaseway.testing.sink_contract.actors import RUN, Witness, bad, page, row, rows, shard, started, written
+from leaseway.testing.sink_contract.fixtures import RUN, Witness, bad, page, row, rows, shard, started, written
 
 TEXTS = {
     "quotes": 'O\'Brien "the" one; DROP TABLE',

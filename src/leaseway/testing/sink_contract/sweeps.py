@@ -12,15 +12,15 @@ from leaseway.imports.domain.page import Row
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.sinks.port import Sink, Sweep
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.sink_contract.actors import (
+from leaseway.testing.sink_contract.fixtures import (
     HIGH,
     LOW,
     RUN,
     Witness,
     bad,
     imported,
+    observed_state,
     page,
-    picture,
     row,
     rows,
     started,
@@ -29,7 +29,7 @@ from leaseway.testing.sink_contract.actors import (
 )
 
 
-async def read(sink: Sink, clock: FakeClock, run: str, *some: Row, source: str = "maps") -> None:
+async def import_remembering(sink: Sink, clock: FakeClock, run: str, *some: Row, source: str = "maps") -> None:
     """A run of one page, a minute later, that stores the ids it saw."""
     clock.advance(60)
     await started(sink, LOW, run=replace(RUN, id=run, source=source, started_at=clock.now_us()))
@@ -38,7 +38,7 @@ async def read(sink: Sink, clock: FakeClock, run: str, *some: Row, source: str =
 
 
 async def swept(sink: Sink, clock: FakeClock, run: str, *ids: int, source: str = "maps") -> Sweep:
-    await read(sink, clock, run, *rows(*ids), source=source)
+    await import_remembering(sink, clock, run, *rows(*ids), source=source)
     return await sink.sweeps.sweep(run)
 
 
@@ -80,7 +80,7 @@ async def test_two_who_sweep_a_run_at_once_sweep_it_once(sink: Sink, other: Sink
     """Two workers finish the last two shards at the same moment, and both finish the run."""
     await imported(sink, "run-0", *rows(*range(50)))
     for number in range(1, 4):
-        await read(sink, clock, f"run-{number}", *rows(1, 2))
+        await import_remembering(sink, clock, f"run-{number}", *rows(1, 2))
         answers = await asyncio.gather(sink.sweeps.sweep(f"run-{number}"), other.sweeps.sweep(f"run-{number}"))
         assert list(answers) == [Sweep(50, 48)] * 2
         assert len(await sink.sweeps.find_absent("maps", number, 100)) == 48
@@ -102,8 +102,8 @@ async def test_what_all_shards_have_seen_is_seen(sink: Sink, other: Sink, clock:
 async def test_each_run_has_its_own_eyes(sink: Sink, clock: FakeClock) -> None:
     """Two runs may read at once, and sweeping one must not affect the other."""
     await imported(sink, "run-0", *rows(1, 2, 3))
-    await read(sink, clock, "run-1", *rows(1, 2))
-    await read(sink, clock, "run-2", *rows(2, 3))
+    await import_remembering(sink, clock, "run-1", *rows(1, 2))
+    await import_remembering(sink, clock, "run-2", *rows(2, 3))
     assert await sink.sweeps.sweep("run-1") == Sweep(3, 1)
     assert await sink.sweeps.find_absent("maps", 1, 10) == ["3"]
     assert await sink.sweeps.sweep("run-2") == Sweep(3, 1)
@@ -113,7 +113,7 @@ async def test_each_run_has_its_own_eyes(sink: Sink, clock: FakeClock) -> None:
 async def test_a_late_workers_page_has_seen_nothing(sink: Sink, clock: FakeClock) -> None:
     """The page was not written, so its ids must not count as seen."""
     await imported(sink, "run-0", *rows(1, 2))
-    await read(sink, clock, "run-1", *rows(1))
+    await import_remembering(sink, clock, "run-1", *rows(1))
     assert await sink.shards.write(replace(page(rows(2), after=1, remembers=True), run="run-1")) is None
     assert await sink.sweeps.sweep("run-1") == Sweep(2, 1)
 
@@ -121,14 +121,14 @@ async def test_a_late_workers_page_has_seen_nothing(sink: Sink, clock: FakeClock
 async def test_unchanged_and_older_records_are_seen(sink: Sink, clock: FakeClock) -> None:
     """Nothing was written for them, but the source has them."""
     await imported(sink, "run-0", row(1, version=2), row(2, version=2))
-    await read(sink, clock, "run-1", row(1, version=2), row(2, version=1))
+    await import_remembering(sink, clock, "run-1", row(1, version=2), row(2, version=1))
     assert await sink.sweeps.sweep("run-1") == Sweep(2, 0)
 
 
 async def test_bad_records_are_seen(sink: Sink, clock: FakeClock) -> None:
     """A record that is bad today exists, so its stored row must not be taken for deleted."""
     await imported(sink, "run-0", *rows(1, 2, 3, 4))
-    await read(sink, clock, "run-1", row(1), row(2, size="many"))
+    await import_remembering(sink, clock, "run-1", row(1), row(2, size="many"))
     assert await sink.sweeps.sweep("run-1") == Sweep(4, 2)
     clock.advance(60)
     await started(sink, LOW, run=replace(RUN, id="run-2", started_at=clock.now_us()))
@@ -142,7 +142,7 @@ async def test_a_tombstone_is_no_sign_of_life(sink: Sink, clock: FakeClock) -> N
     """Not even a deletion that is too old to delete its row counts as seen. And a deleted row cannot be absent."""
     await imported(sink, "run-0", *rows(1, 2, 3, version=5))
     await swept(sink, clock, "run-1", 1)
-    await read(sink, clock, "run-2", row(1), tombstone(2, version=6), tombstone(3, version=4))
+    await import_remembering(sink, clock, "run-2", row(1), tombstone(2, version=6), tombstone(3, version=4))
     assert await sink.sweeps.sweep("run-2") == Sweep(2, 1)
     assert await sink.sweeps.find_absent("maps", 1, 10) == ["3"]
 
@@ -159,7 +159,7 @@ async def test_pages_that_do_not_remember_leave_no_trace(sink: Sink, clock: Fake
 async def test_rows_that_came_during_the_run_are_no_witnesses(sink: Sink, clock: FakeClock) -> None:
     """Another run wrote the row after this run had read its page."""
     await imported(sink, "run-0", *rows(1))
-    await read(sink, clock, "run-1", *rows(1))
+    await import_remembering(sink, clock, "run-1", *rows(1))
     await imported(sink, "run-2", *rows(2))
     assert await sink.sweeps.sweep("run-1") == Sweep(stored=2, absent=0)
 
@@ -231,7 +231,7 @@ async def test_tables_of_one_place_are_swept_apart(sink: Sink, elsewhere: Sink, 
 async def test_a_sweep_touches_no_row(sink: Sink, clock: FakeClock, witness: Witness) -> None:
     """Deleting is a separate step that may be refused."""
     await imported(sink, "run-0", *rows(1, 2, 3))
-    await read(sink, clock, "run-1", *rows(1))
+    await import_remembering(sink, clock, "run-1", *rows(1))
     before = await witness.rows(), await sink.shards.find_all("run-1")
     await sink.sweeps.sweep("run-1")
     await sink.sweeps.mark_present("maps", ["2"])
@@ -241,11 +241,11 @@ async def test_a_sweep_touches_no_row(sink: Sink, clock: FakeClock, witness: Wit
 async def test_who_asks_for_a_run_that_is_not_there_changes_nothing(sink: Sink, witness: Witness) -> None:
     """A mistyped id must not look like a run that saw nothing."""
     await imported(sink, "run-0", *rows(1))
-    before = await picture(sink, witness)
+    before = await observed_state(sink, witness)
     for call in (sink.sweeps.sweep("run-9"), sink.sweeps.delete("run-9", ["1"], "absent")):
         with pytest.raises(BadValue, match="run: there is no run 'run-9'"):
             await call
-    assert await picture(sink, witness) == before
+    assert await observed_state(sink, witness) == before
     assert await sink.sweeps.find_absent("maps", 1, 10) == []
 
 
@@ -263,7 +263,7 @@ async def test_a_sweep_of_many_rows_takes_them_all(sink: Sink, clock: FakeClock)
 async def test_a_row_that_another_run_has_just_changed_is_not_absent(sink: Sink, clock: FakeClock) -> None:
     """The record moved between shards while a long run read them: the run saw it in neither, but it exists."""
     await imported(sink, "run-0", *rows(1, 2, 3))
-    await read(sink, clock, "run-1", *rows(1))
+    await import_remembering(sink, clock, "run-1", *rows(1))
     moved = replace(row(2), stamp=row(2).stamp + 1, content_hash="moved")
     await imported(sink, "run-2", moved)
     assert await sink.sweeps.sweep("run-1") == Sweep(stored=3, absent=1)
@@ -273,9 +273,9 @@ async def test_a_row_that_another_run_has_just_changed_is_not_absent(sink: Sink,
 async def test_a_row_that_was_absent_and_came_back_changed_begins_anew(sink: Sink, clock: FakeClock) -> None:
     """Absence is counted over consecutive sweeps, and another run saw the row in between."""
     await imported(sink, "run-0", *rows(1, 2))
-    await read(sink, clock, "run-1", *rows(1))
+    await import_remembering(sink, clock, "run-1", *rows(1))
     assert await sink.sweeps.sweep("run-1") == Sweep(2, 1)
-    await read(sink, clock, "run-2", *rows(1))
+    await import_remembering(sink, clock, "run-2", *rows(1))
     await imported(sink, "run-3", replace(row(2), stamp=row(2).stamp + 1, content_hash="back"))
     assert await sink.sweeps.sweep("run-2") == Sweep(2, 0)
     assert await sink.sweeps.find_absent("maps", 1, 10) == []

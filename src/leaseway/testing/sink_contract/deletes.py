@@ -7,7 +7,7 @@ from leaseway.domain.errors import BadValue
 from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, imported, page, row, rows, started, tombstone
+from leaseway.testing.sink_contract.fixtures import LOW, RUN, Witness, imported, page, row, rows, started, tombstone
 
 
 async def test_a_tombstone_marks_the_row_that_is_there(sink: Sink, clock: FakeClock, witness: Witness) -> None:

@@ -94,7 +94,7 @@ async def shard(sink: Sink, key: str = LOW.key, run: str = RUN.id) -> ShardRow:
     return found
 
 
-async def picture(sink: Sink, witness: Witness) -> object:
+async def observed_state(sink: Sink, witness: Witness) -> object:
     """Everything that can be observed, for comparison."""
     runs = await sink.runs.find_all()
     shards = [await sink.shards.find_all(run.id) for run in runs]
