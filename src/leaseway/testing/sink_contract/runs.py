@@ -1,4 +1,4 @@
-"""Runs: started once, found again, finished. A run's budget of requests is taken before a request, and never exceeded."""
+"""Runs: started once, found again, finished. A run's budget is taken before a request and never exceeded."""
 
 import asyncio
 
