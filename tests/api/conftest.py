@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 from tests.postgres_tables import empty_schema
 
 from leaseway import App
@@ -47,12 +47,12 @@ async def app(store_url: str) -> App:
 @pytest.fixture
 async def served(app: App) -> AsyncIterator[Served]:
     """A service without authentication, over SQLite and over PostgreSQL."""
-    async with serving(app) as served:
+    async with run_service(app) as served:
         yield served
 
 
 @pytest.fixture
 async def served_with_keys(app: App) -> AsyncIterator[Served]:
     """A service with authentication. Create keys in `served.service.world.store`."""
-    async with serving(app, auth=True) as served:
+    async with run_service(app, auth=True) as served:
         yield served

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.domain.api_key import KeyRequest
 from leaseway.domain.identity import Role

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from starlette.datastructures import Headers
 from tests.api.keys import bearer, key_for, operator_of
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.api.auth.authentication import TOUCH_SECONDS, TTL_SECONDS, Authenticator
 from leaseway.api.errors import Problem

@@ -5,7 +5,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.api.routes import health
@@ -35,7 +35,7 @@ async def test_readiness_needs_no_key(served_with_keys: Served) -> None:
 
 async def test_a_store_that_is_gone_is_said_without_naming_it(tmp_path: Path) -> None:
     """The process is alive but must not receive traffic, and its response must not reveal the store's address."""
-    async with serving(App(f"sqlite:///{tmp_path / 'secret-place.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'secret-place.db'}")) as served:
         await take_away(served.service.world.store, tmp_path / "secret-place.db")
         answer = await served.client.get("/readyz")
         assert answer.status_code == 503
@@ -49,7 +49,7 @@ async def test_a_store_that_is_gone_is_said_without_naming_it(tmp_path: Path) ->
 
 async def test_an_older_schema_is_said_with_the_way_out(tmp_path: Path) -> None:
     """After a rollback of the database, for example, the service must not write to a schema that does not match."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         store: Any = served.service.world.store
         await store.connection.write(lambda connection: connection.execute("PRAGMA user_version = 1"))
         answer = await served.client.get("/readyz")
@@ -66,7 +66,7 @@ async def test_a_service_that_stops_is_not_ready(served: Served) -> None:
 async def test_a_limiter_that_is_away_is_told_and_keeps_nobody_away(tmp_path: Path) -> None:
     """Jobs can be submitted without the limiter, and taking all replicas out of service would do more harm."""
     limits = tmp_path / "secret-limits.db"
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}", limits=f"sqlite:///{limits}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}", limits=f"sqlite:///{limits}")) as served:
         await take_away(served.service.world.limiter, limits)
         answer = await served.client.get("/readyz")
         assert answer.status_code == 200
@@ -80,7 +80,7 @@ async def test_a_store_that_hangs_is_not_waited_for(
 ) -> None:
     """A probe has a timeout of its own and would give up before it gets the response."""
     monkeypatch.setattr(health, "DEADLINE_SECONDS", 0.2)
-    async with serving(App(f"{server.url}?schema=hanging")) as served:
+    async with run_service(App(f"{server.url}?schema=hanging")) as served:
         other = await asyncpg.connect(server.url)
         async with other.transaction():
             await other.execute("LOCK TABLE hanging.schedules, hanging.migrations IN ACCESS EXCLUSIVE MODE")

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.api.keys import bearer, key_for, operator_of
-from tests.api.listening import Watcher, by_polling, by_socket
-from tests.api.serving import Served, serving
+from tests.api.live_clients import LiveClient, by_polling, by_socket
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.api.imports.registry import read_specs
@@ -72,7 +72,7 @@ def write(folder: Path, url: str, place: Path) -> None:
 @asynccontextmanager
 async def watching(app: App, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """A short poll interval, so that tests do not wait."""
-    async with serving(app, imports=str(folder), **settings) as served:
+    async with run_service(app, imports=str(folder), **settings) as served:
         assert served.service.import_monitor is not None
         served.service.import_monitor.poll_seconds = 0.02
         yield served
@@ -206,7 +206,7 @@ async def test_clients_bring_no_specs(importing: Served) -> None:
 
 async def test_without_a_folder_there_are_no_imports(tmp_path: Path) -> None:
     """A service without specs is normal and must not answer with an error."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         assert (await served.client.get("/v1/imports")).json() == {"items": [], "next": None}
         assert (await served.client.get(f"{BASE}/runs")).status_code == 404
 
@@ -215,7 +215,7 @@ async def test_a_table_that_cannot_be_reached_does_not_hide_the_others(importing
     """Operators open this list first when a database is unavailable."""
     away = SPEC.format(url="http://127.0.0.1:1", sink="postgresql://127.0.0.1:1/nothing").replace("things", "away")
     (tmp_path / "imports" / "away.toml").write_text(away)
-    async with serving(App(importing.app.url), imports=str(tmp_path / "imports")) as served:
+    async with run_service(App(importing.app.url), imports=str(tmp_path / "imports")) as served:
         items = (await served.client.get("/v1/imports")).json()["items"]
         assert [(each["source"], each["is_reachable"]) for each in items] == [("away", False), ("things", True)]
         assert (await served.client.get("/v1/imports/away/runs")).status_code == 503
@@ -324,7 +324,7 @@ async def test_news_of_imports_are_for_those_who_may_read_them(tmp_path: Path, f
             assert "import" not in kinds_in(watcher)
 
 
-def kinds_in(watcher: Watcher) -> set[str]:
+def kinds_in(watcher: LiveClient) -> set[str]:
     return {event["kind"] for event in watcher.events}
 
 

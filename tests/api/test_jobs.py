@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.api.pagination import encode_cursor
@@ -83,7 +83,7 @@ async def test_an_error_names_its_place_in_the_body(served: Served) -> None:
 
 async def test_without_an_app_any_kind_is_taken(store_url: str) -> None:
     """A service without the app's code cannot know its kinds, but must protect its own."""
-    async with serving(App(store_url)) as served:
+    async with run_service(App(store_url)) as served:
         refused = await served.client.post("/v1/jobs", json={"kind": "import:shop:finish", "arguments": {"run": "r"}})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kind")
         answer = await served.client.post("/v1/jobs", json={"kind": "anything", "arguments": {"x": [1, {"y": None}]}})

@@ -28,7 +28,7 @@ from tests.api.issuer import (
     token,
 )
 from tests.api.keys import key_for
-from tests.api.serving import serving
+from tests.api.running_service import run_service
 
 from leaseway import App
 from leaseway.api.auth import jwks as jwks_module
@@ -455,7 +455,7 @@ async def test_tokens_and_keys_open_the_same_doors(app: App) -> None:
     """Both kinds of credentials must give access to the same routes, and only to data of their own tenant."""
     async with (
         issuing() as issuer,
-        serving(app, auth=True, issuer=ISSUER, audience=AUDIENCE, jwks_url=issuer.url) as served,
+        run_service(app, auth=True, issuer=ISSUER, audience=AUDIENCE, jwks_url=issuer.url) as served,
     ):
         key = await key_for(served)
         async with served.with_key(token()) as by_token, served.with_key(key.text) as by_key:

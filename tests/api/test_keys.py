@@ -4,7 +4,7 @@ import re
 
 import pytest
 from tests.api.keys import bearer, key_for, operator_of
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.domain.api_key import parse_key_text
 from leaseway.domain.identity import Role, Scope

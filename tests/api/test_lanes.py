@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.keys import key_for, operator_of
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 from tests.api.test_health import take_away
 
 from leaseway import App, Budget, Limit
@@ -22,7 +22,7 @@ async def metered(store_url: str) -> AsyncIterator[Served]:
     @app.job
     async def plain() -> None: ...
 
-    async with serving(app) as served:
+    async with run_service(app) as served:
         yield served
 
 
@@ -96,7 +96,7 @@ async def test_a_limiter_that_is_away_does_not_hide_the_lanes(tmp_path: Path) ->
     @app.job(limits=[Limit("maps", "1/day")])
     async def geocode() -> None: ...
 
-    async with serving(app) as served:
+    async with run_service(app) as served:
         await served.client.post("/v1/jobs", json={"kind": "geocode"})
         await take_away(served.service.world.limiter, limits)
         answer = await served.client.get("/v1/lanes")

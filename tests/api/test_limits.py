@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tests.api.keys import key_for, operator_of
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.domain.ids import SECOND_US
@@ -171,7 +171,7 @@ async def test_only_operators_see_and_change_limits(served_with_keys: Served) ->
 async def test_of_changes_through_two_processes_to_one_version_one_wins(served: Served) -> None:
     """Behind a load balancer, each change may reach another process, so the store must compare the versions."""
     await served.client.put("/v1/limits/maps", json=MAPS)
-    async with serving(App(served.app.url)) as other:
+    async with run_service(App(served.app.url)) as other:
         headers, clients = {"If-Match": '"1"'}, (served.client, other.client)
         await asyncio.gather(*(client.get("/v1/limits") for client in clients for _ in range(8)))
         answers = await asyncio.gather(

@@ -5,27 +5,27 @@ from typing import Any
 
 import pytest
 from tests.api.keys import bearer, key_for, operator_of
-from tests.api.listening import (
-    WAYS,
-    Watcher,
-    bound,
+from tests.api.live_clients import (
+    TRANSPORTS,
+    LiveClient,
     by_polling,
     by_socket,
     by_stream,
-    frames_of,
+    change_settings,
     has,
     socket,
-    submitted,
+    socket_frames,
+    submit_job,
 )
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App, Limit
 
 
-@pytest.fixture(params=list(WAYS))
+@pytest.fixture(params=list(TRANSPORTS))
 def way(request: pytest.FixtureRequest) -> Any:
     """WebSocket, event stream and polling must keep the same guarantees."""
-    return WAYS[request.param]
+    return TRANSPORTS[request.param]
 
 
 async def test_a_job_is_seen_from_its_submission_to_its_end(served: Served, way: Any) -> None:
@@ -33,7 +33,7 @@ async def test_a_job_is_seen_from_its_submission_to_its_end(served: Served, way:
     async with way(served.url) as watcher:
         await watcher.frame()
         assert watcher.events[0] == {"kind": "reset"}
-        job = await submitted(served)
+        job = await submit_job(served)
         await watcher.until(has(job, "pending"))
         await served.settle()
         await watcher.until(has(job, "done"))
@@ -51,15 +51,15 @@ async def test_a_job_is_seen_from_its_submission_to_its_end(served: Served, way:
 async def test_a_cut_loses_nothing_even_at_another_process(served: Served, way: Any, store_url: str) -> None:
     """After a restart, a proxy timeout or a lost network, a client must get every change, also from another process."""
     other_app = App(store_url)
-    async with serving(other_app) as other:
+    async with run_service(other_app) as other:
         async with by_polling(other.url) as elsewhere:
             await elsewhere.frame()  # it has been polling for some time
             await forget_margin(other)
         async with way(served.url) as watcher:
             await watcher.frame()
-            before = await submitted(served)
+            before = await submit_job(served)
             await watcher.until(has(before, "pending"))
-        jobs = [await submitted(served) for _ in range(3)]
+        jobs = [await submit_job(served) for _ in range(3)]
         await served.settle()
         async with way(other.url, after=watcher.seq) as again:
             await again.until(lambda seen: all(seen.state_of(job) == "done" for job in [before, *jobs]))
@@ -75,10 +75,10 @@ async def forget_margin(served: Served) -> None:
 async def test_who_comes_back_to_the_same_process_is_told_only_what_differs(served: Served) -> None:
     """If every reconnect caused a full snapshot, a busy service would send snapshots all the time."""
     async with by_socket(served.url) as watcher:
-        old = await submitted(served)
+        old = await submit_job(served)
         await watcher.until(has(old, "pending"))
         await watcher.until(lambda seen: seen.totals["ready"] == 1)
-    new = await submitted(served)
+    new = await submit_job(served)
     async with by_socket(served.url, after=watcher.seq) as again:
         await again.until(has(new, "pending"))
     assert (again.resets, again.state_of(old)) == (0, None)
@@ -88,7 +88,7 @@ async def test_browsers_go_on_by_the_id_of_the_last_event(served: Served) -> Non
     """Browsers send the id in a header on reconnect; the URL is still that of the first request."""
     async with by_stream(served.url) as watcher:
         await watcher.frame()
-    job = await submitted(served)
+    job = await submit_job(served)
     async with by_stream(served.url, {"Last-Event-ID": str(watcher.seq)}, after=1) as again:
         await again.until(has(job, "pending"))
     assert again.resets == 0
@@ -99,7 +99,7 @@ async def test_a_number_that_says_nothing_is_answered_with_everything(served: Se
     """If the number is too old, in the future or malformed, the client must get a full snapshot instead of
     wrong data.
     """
-    job = await submitted(served)
+    job = await submit_job(served)
     frame = (await served.client.get("/v1/events", params={"after": after})).json()
     assert frame["events"][0] == {"kind": "reset"}
     assert job in [event["job"]["id"] for event in frame["events"] if event["kind"] == "job"]
@@ -112,7 +112,7 @@ async def test_a_poll_without_news_waits_and_then_says_so(served: Served) -> Non
     assert again["events"] == []
     assert again["seq"] >= frame["seq"]
     asking = asyncio.ensure_future(first_job_after(served, again["seq"]))
-    job = await submitted(served)
+    job = await submit_job(served)
     assert await asking == job
 
 
@@ -138,8 +138,8 @@ async def test_nobody_sees_anything_of_another_tenant(served_with_keys: Served, 
     await served.service.world.limiter.definitions.declare([Limit("maps", "5/second").definition])
     async with way(served.url, bearer(acme)) as mine, way(served.url, bearer(operator)) as all_:
         await mine.frame()
-        theirs = await submitted(served, **bearer(other))
-        ours = await submitted(served, **bearer(acme))
+        theirs = await submit_job(served, **bearer(other))
+        ours = await submit_job(served, **bearer(acme))
         await mine.until(has(ours, "pending"))
         await mine.until(lambda seen: seen.totals["ready"] == 1)
         await all_.until(lambda seen: {ours, theirs} <= set(seen.jobs) and seen.totals["ready"] == 2)
@@ -158,7 +158,7 @@ async def test_an_operator_may_look_at_one_tenant_and_nobody_else_may(served_wit
     with pytest.raises(Exception, match="403"):
         async with by_socket(served.url, bearer(acme), tenant="other"):
             pass
-    job = await submitted(served, **bearer(acme))
+    job = await submit_job(served, **bearer(acme))
     async with by_socket(served.url, bearer(operator), tenant="acme") as watcher:
         await watcher.until(has(job, "pending"))
         assert watcher.totals["ready"] == 1
@@ -190,9 +190,9 @@ async def test_a_ticket_opens_once_at_whichever_process(served_with_keys: Served
     made = await served.client.post("/v1/tickets", headers=bearer(acme))
     assert made.status_code == 201
     ticket = made.json()["ticket"]
-    job = await submitted(served, **bearer(acme))
+    job = await submit_job(served, **bearer(acme))
     other_app = App(store_url)
-    async with serving(other_app, auth=True) as other:
+    async with run_service(other_app, auth=True) as other:
         async with by_socket(other.url, ticket=ticket) as watcher:
             await watcher.until(has(job, "pending"))
         for url in (served.url, other.url):
@@ -231,14 +231,14 @@ async def test_a_ticket_is_no_session(served_with_keys: Served) -> None:
 
 async def test_a_followed_job_is_seen_behind_any_number_of_others(served: Served) -> None:
     """By default a client gets the newest jobs only, but the page of a job must stay up to date."""
-    bound(served, newest=1, ended=0, unfinished=0)
-    job = await submitted(served)
-    await submitted(served)
+    change_settings(served, newest=1, ended=0, unfinished=0)
+    job = await submit_job(served)
+    await submit_job(served)
     for way in (by_stream, by_polling):
         async with way(served.url, follow=job) as watcher:
             await watcher.until(has(job, "pending"))
     async with socket(served.url) as line:
-        watcher = Watcher(frames_of(line))
+        watcher = LiveClient(socket_frames(line))
         await watcher.frame()
         await line.send(f'{{"follow": ["{job}"]}}')
         await served.settle()
@@ -249,11 +249,11 @@ async def test_a_followed_job_is_seen_behind_any_number_of_others(served: Served
 
 async def test_of_a_job_that_was_told_the_end_is_told(served: Served) -> None:
     """The job was among the newest for a moment only. Otherwise the dashboard would show it as pending forever."""
-    bound(served, newest=1, ended=0)
+    change_settings(served, newest=1, ended=0)
     async with by_socket(served.url) as watcher:
-        jobs = [await submitted(served)]
+        jobs = [await submit_job(served)]
         await watcher.until(has(jobs[0], "pending"))
-        jobs.append(await submitted(served))
+        jobs.append(await submit_job(served))
         await watcher.until(has(jobs[1], "pending"))
         await served.settle()
         await watcher.until(lambda seen: all(seen.state_of(job) == "done" for job in jobs))
@@ -263,8 +263,8 @@ async def test_following_anothers_job_tells_nothing(served_with_keys: Served) ->
     """An id is not a credential, and the response must not even reveal that the job exists."""
     served = served_with_keys
     acme, other = await key_for(served, "acme"), await key_for(served, "other")
-    theirs = await submitted(served, **bearer(other))
+    theirs = await submit_job(served, **bearer(other))
     async with by_socket(served.url, bearer(acme), follow=theirs) as watcher:
-        ours = await submitted(served, **bearer(acme))
+        ours = await submit_job(served, **bearer(acme))
         await watcher.until(has(ours, "pending"))
         assert set(watcher.jobs) == {ours}

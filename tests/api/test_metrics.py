@@ -5,8 +5,8 @@ from typing import Any
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.api.keys import key_for, operator_of
-from tests.api.listening import by_socket
-from tests.api.serving import Served
+from tests.api.live_clients import by_socket
+from tests.api.running_service import Served
 
 from leaseway.api.metrics.outcome_counters import OutcomeCounters
 from leaseway.api.metrics.prometheus_text import Sample, gauge, render_text

@@ -8,7 +8,7 @@ import httpx2
 import msgspec
 import pytest
 from tests.api.reference import MARK, PAGE, openapi_document, page_of
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 import leaseway.api
 from leaseway import App

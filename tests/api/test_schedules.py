@@ -1,7 +1,7 @@
 """Schedules over HTTP: list, pause and resume."""
 
 from tests.api.keys import key_for
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.domain.schedule import Schedule
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.keys import bearer, key_for
-from tests.api.serving import serving
+from tests.api.running_service import run_service
 
 from leaseway import App
 from leaseway.api.routing import FAST_ROUTES
@@ -80,7 +80,7 @@ async def test_a_store_that_is_full_is_a_503_and_nothing_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the idempotency key were kept, the repeated request would get an answer for a job that does not exist."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         store, submit = served.service.world.store, served.service.world.store.jobs.submit
 
         async def full(jobs: Sequence[NewJob]) -> list[Submitted]:
@@ -102,9 +102,9 @@ async def test_a_list_goes_on_at_another_process_that_shares_the_secret(tmp_path
     """Behind a load balancer, the next page is served by another process."""
     url = f"sqlite:///{tmp_path / 'work.db'}"
     async with (
-        serving(App(url), cursor_secret=b"shared") as one,
-        serving(App(url), cursor_secret=b"shared") as two,
-        serving(App(url)) as stranger,
+        run_service(App(url), cursor_secret=b"shared") as one,
+        run_service(App(url), cursor_secret=b"shared") as two,
+        run_service(App(url)) as stranger,
     ):
         for _ in range(3):
             await one.client.post("/v1/jobs", json={"kind": "x"})
@@ -116,7 +116,7 @@ async def test_a_list_goes_on_at_another_process_that_shares_the_secret(tmp_path
 
 async def test_the_description_is_complete_enough_to_write_a_client(tmp_path: Path) -> None:
     """Generated clients need the schemas of the bodies."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         found = (await served.client.get("/v1/openapi.json")).json()
     assert found["openapi"].startswith("3.1")
     body = found["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -126,13 +126,13 @@ async def test_the_description_is_complete_enough_to_write_a_client(tmp_path: Pa
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
 async def test_no_page_loads_anything_from_elsewhere(tmp_path: Path, path: str) -> None:
     """The default documentation pages load scripts from a foreign host."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         assert (await served.client.get(path)).status_code == 404
 
 
 async def test_the_short_way_to_busy_routes_has_the_same_guard(tmp_path: Path) -> None:
     """A fast path that skips a check would bypass authentication."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}"), auth=True) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}"), auth=True) as served:
         reader, writer = await key_for(served, scopes=(Scope.JOBS_READ,)), await key_for(served)
         statuses = [
             (await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)).status_code

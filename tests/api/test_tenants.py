@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.api.keys import key_for, operator_of
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 
 async def test_an_agreement_is_made_shown_changed_and_forgotten(served: Served) -> None:

@@ -16,7 +16,7 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from tests.api.issuer import AUDIENCE, ISSUER, NOW, issuing, token
 from tests.api.keys import key_for, operator_of
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.api.app import refuse_unscoped
@@ -122,7 +122,7 @@ async def town(app: App) -> AsyncIterator[Town]:
     async with AsyncExitStack() as stack:
         issuer = await stack.enter_async_context(issuing())
         settings = {"auth": True, "issuer": ISSUER, "audience": AUDIENCE, "jwks_url": issuer.url}
-        served = await stack.enter_async_context(serving(app, **settings))
+        served = await stack.enter_async_context(run_service(app, **settings))
         own, revoked = await key_for(served), await operator_of(served)
         await served.service.world.store.keys.revoke(revoked.key.id)
         texts = {

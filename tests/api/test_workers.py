@@ -1,7 +1,7 @@
 """The fleet over HTTP."""
 
 from tests.api.keys import key_for
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import Token, WorkerId

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 SECONDS = 30.0
 """Nothing is measured by it: it only ends a test that would wait forever."""

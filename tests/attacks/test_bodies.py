@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 from tests.attacks.raw_connections import connect_raw, request, send_raw
 from tests.attacks.routes import routes_with_bodies
 
@@ -63,7 +63,7 @@ async def test_a_hostile_body_is_refused_with_a_reason_and_stores_nothing(served
 async def test_every_route_that_reads_a_body_reads_it_strictly(tmp_path: Path) -> None:
     """A route with its own parser would be the weak one."""
     names = ("deep objects", "a key twice", "NUL", "a form", "a bomb")
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         ways = routes_with_bodies(served.api)
         assert len(ways) > 40
         holes = [
@@ -84,7 +84,7 @@ async def chunks() -> AsyncIterator[bytes]:
 
 async def test_every_route_has_a_bound_for_what_it_reads(tmp_path: Path) -> None:
     """By the announced length, and by the received bytes."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         for way in routes_with_bodies(served.api):
             announced = await send_raw(served, request(way.method, way.to(), "Content-Length: 99999999999"))
             if announced.status == 404 and "{" in way.path:

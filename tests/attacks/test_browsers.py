@@ -9,7 +9,7 @@ from typing import NamedTuple
 import httpx2
 import pytest
 from tests.api.keys import operator_of
-from tests.api.serving import Served, client_of
+from tests.api.running_service import Served, client_of
 from tests.attacks.raw_connections import request, send_raw
 from tests.attacks.routes import AttackedRoute, served_routes, unsafe_routes, websocket_paths
 from websockets.asyncio.client import connect

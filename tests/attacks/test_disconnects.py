@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.api.serving import Served
+from tests.api.running_service import Served
 from tests.attacks.raw_connections import SECONDS, connect_raw, request
 
 HALF = {

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from tests.api.serving import Served
+from tests.api.running_service import Served
 from tests.attacks.extreme_values import extreme_bodies, sample_body
 from tests.attacks.routes import AttackedRoute, served_routes
 

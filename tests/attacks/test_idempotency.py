@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import httpx2
 import pytest
-from tests.api.serving import Served
+from tests.api.running_service import Served
 from tests.attacks.processes import service
 
 BODY = {"kind": "add", "arguments": {"a": 1}}

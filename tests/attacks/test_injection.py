@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.api.keys import bearer, key_for, operator_of
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 from tests.attacks.raw_connections import request, send_raw
 from tests.attacks.routes import PARAMETER, served_routes
 
@@ -66,7 +66,7 @@ async def test_no_path_forges_a_log_line(sqlite_url: str, caplog: pytest.LogCapt
     """A decoded path may contain a line break: the reader of a log must not mistake what follows for another
     log line.
     """
-    async with serving(App(sqlite_url), auth=True) as served:
+    async with run_service(App(sqlite_url), auth=True) as served:
         key = await key_for(served)
         database = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
         database.executescript("ALTER TABLE api_keys RENAME TO gone")
@@ -89,7 +89,7 @@ OUTSIDE = (
 
 async def test_no_path_leads_out_of_the_dashboard(sqlite_url: str) -> None:
     """A path traversal would expose configuration and keys."""
-    async with serving(App(sqlite_url)) as served:
+    async with run_service(App(sqlite_url)) as served:
         places = [f"/assets/{ASSETS.version}/", "/assets/", "/assets/../", "/", "//", "/v1/"]
         for path in [place + path for place in places for path in OUTSIDE]:
             answer = await send_raw(served, request("GET", path))
@@ -148,7 +148,7 @@ async def test_the_cursor_of_another_tenant_is_refused(served_with_keys: Served)
 
 async def test_no_bit_of_a_cursor_can_be_changed(sqlite_url: str) -> None:
     """A cursor that can be edited lets a caller choose what the store is asked."""
-    async with serving(App(sqlite_url)) as served:
+    async with run_service(App(sqlite_url)) as served:
         for _ in range(3):
             await served.client.post("/v1/jobs", json={"kind": "x"})
         cursor = (await served.client.get("/v1/jobs", params={"limit": 1})).json()["next"]

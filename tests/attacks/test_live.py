@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from tests.api.keys import bearer, key_for, operator_of
-from tests.api.listening import submitted
-from tests.api.serving import Served
+from tests.api.live_clients import submit_job
+from tests.api.running_service import Served
 from tests.attacks.raw_connections import request, send_raw
 from tests.attacks.routes import websocket_paths
 from websockets.asyncio.client import connect
@@ -101,7 +101,7 @@ async def test_a_ticket_is_for_its_tenant_alone(served_with_keys: Served) -> Non
     """A ticket must not give access to another tenant's events."""
     served = served_with_keys
     acme, other = await key_for(served), await key_for(served, "other")
-    job = await submitted(served, **bearer(acme))
+    job = await submit_job(served, **bearer(acme))
     ticket = (await served.client.post("/v1/tickets", headers=bearer(other))).json()["ticket"]
     (path,) = websocket_paths(served.api)
     told = await first_frames(served, f"{path}?ticket={ticket}&follow={job}")

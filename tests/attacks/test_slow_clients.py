@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.api.serving import Served
+from tests.api.running_service import Served
 from tests.attacks.raw_connections import SECONDS, RawConnection, connect_raw, port_of, request, wait_until_closed
 
 from leaseway.api.connection import READ_BYTES_MIN, HttpConnection

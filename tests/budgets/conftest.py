@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.api.working import service_in_memory
+from tests.api.shared_service import service_in_memory
 from tests.postgres_tables import empty_tables
 
 from leaseway.ports.ledger import Ledger

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Page
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App, Limit
 
@@ -35,7 +35,7 @@ def build_app(folder: Path) -> App:
 @asynccontextmanager
 async def open_dashboard(folder: Path, page: Page, path: str = "/", **settings: Any) -> AsyncIterator[Served]:
     """Yields with the page open at `path`."""
-    async with serving(build_app(folder), **settings) as served:
+    async with run_service(build_app(folder), **settings) as served:
         await open_at(page, served, path)
         yield served
         # Streams end with the page, so that the service does not have to wait for them.

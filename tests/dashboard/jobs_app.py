@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Page
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 
@@ -36,7 +36,7 @@ def build_jobs_app(folder: Path) -> App:
 
 @asynccontextmanager
 async def serve_jobs_app(folder: Path, page: Page) -> AsyncIterator[Served]:
-    async with serving(build_jobs_app(folder)) as served:
+    async with run_service(build_jobs_app(folder)) as served:
         yield served
         # Streams end with the page, so that the service does not have to wait for them.
         await page.goto("about:blank")

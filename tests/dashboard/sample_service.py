@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 from tests.dashboard.jobs_app import MARKUP, build_jobs_app, submit_job
 
 from leaseway import App, Limit
@@ -33,7 +33,7 @@ PAGES = ["Overview", "Jobs", "broken", "Dead letters", "Imports", "ocm", "Lanes"
 
 @asynccontextmanager
 async def sample_service(folder: Path) -> AsyncIterator[SampleService]:
-    async with serving(app_in(folder)) as served:
+    async with run_service(app_in(folder)) as served:
         failed = await add_finished_jobs(served)
         await add_waiting_jobs(served)
         await add_definitions(served)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, expect
-from tests.api.serving import Served
+from tests.api.running_service import Served
 from tests.dashboard.dashboard_page import open_dashboard, submit
 from tests.dashboard.network import ALL, Network
 

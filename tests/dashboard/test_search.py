@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from playwright.async_api import Page, expect
-from tests.api.serving import Served
+from tests.api.running_service import Served
 from tests.dashboard.jobs_app import serve_jobs_app, submit_job
 
 from leaseway.domain.inspection import SCAN_MAX

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Page, expect
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 from tests.dashboard.accessibility import accessibility_problems, resize
 from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 
@@ -56,7 +56,7 @@ async def importing(folder: Path, page: Page, columns: str = PLACED) -> AsyncIte
         specs.mkdir()
         spec = SPEC.format(url=api.url, sink=folder / "data.db", columns=columns)
         (specs / "things.toml").write_text(spec)
-        async with serving(App(f"sqlite:///{folder / 'work.db'}"), imports=str(specs)) as served:
+        async with run_service(App(f"sqlite:///{folder / 'work.db'}"), imports=str(specs)) as served:
             assert served.service.import_monitor is not None
             served.service.import_monitor.poll_seconds = 0.1  # so that the test does not wait
             yield served

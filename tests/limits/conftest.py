@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.api.working import service_in_memory
+from tests.api.shared_service import service_in_memory
 from tests.postgres_tables import empty_tables
 
 from leaseway.ports.limiter import Limiter

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.api.working import service_in_memory
+from tests.api.shared_service import service_in_memory
 from tests.postgres_tables import empty_tables
 
 from leaseway.stores.http.store import HttpStore

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.api.keys import key_for
-from tests.api.listening import SECONDS, by_socket
-from tests.api.serving import serving
+from tests.api.live_clients import SECONDS, by_socket
+from tests.api.running_service import run_service
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -81,7 +81,7 @@ def test_a_kind_of_lines_that_nobody_knows_is_refused(monkeypatch: pytest.Monkey
 async def test_the_access_log_says_who_asked_for_what_and_no_secrets(tmp_path: Path) -> None:
     """Logs are read by many, kept for long and sent to others."""
     app = App(f"sqlite:///{tmp_path / 'work.db'}")
-    async with serving(app, auth=True) as served:
+    async with run_service(app, auth=True) as served:
         key = await key_for(served, "acme")
         with lines_of("leaseway") as lines, lines_of("leaseway.access"):
             async with served.with_key(key.text) as client:
@@ -111,7 +111,7 @@ async def test_the_access_log_says_who_asked_for_what_and_no_secrets(tmp_path: P
 
 async def test_a_socket_is_logged_when_it_ends(tmp_path: Path) -> None:
     """Who listened, and for how long; never with which ticket, of those who are let in and of those who are not."""
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         ticket = (await served.client.post("/v1/tickets")).json()["ticket"]
         with lines_of("leaseway.access") as lines:
             async with by_socket(served.url, ticket=ticket) as watcher:

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
-from tests.api.serving import serving
+from tests.api.running_service import run_service
 
 from leaseway import App, Fail
 from leaseway.domain.errors import KeyConflict, StoreBusy
@@ -72,7 +72,7 @@ async def test_a_request_goes_on_in_the_callers_trace_and_the_job_is_linked_to_i
     async def charge(card: str) -> None:
         raise Fail(card, code="declined")
 
-    async with serving(seen.app) as served:
+    async with run_service(seen.app) as served:
         sent = {"kind": "charge", "arguments": {"card": "s3cret card"}}
         answer = await served.client.post("/v1/jobs", json=sent, headers={"traceparent": CALLER})
         assert answer.status_code == 202
@@ -97,7 +97,7 @@ async def test_a_request_goes_on_in_the_callers_trace_and_the_job_is_linked_to_i
 
 async def test_routes_are_named_as_they_are_declared_and_refusals_are_seen(seen: Seen) -> None:
     """Names that grow with jobs, or with what a stranger types, make every list of traces useless."""
-    async with serving(seen.app) as served:
+    async with run_service(seen.app) as served:
         await served.client.get("/v1/jobs/00000000000000000000000001")
         await served.client.get("/made/up")
         await served.client.request("PROPFIND", "/v1/jobs")
@@ -111,7 +111,7 @@ async def test_routes_are_named_as_they_are_declared_and_refusals_are_seen(seen:
 async def test_nobody_else_makes_spans_of_our_requests(environment: pytest.MonkeyPatch, seen: Seen) -> None:
     """FastAPI would, wherever there is a provider: each request twice, with its query and the ticket in it."""
     environment.setattr(trace, "_TRACER_PROVIDER", seen.provider)
-    async with serving(seen.app) as served:
+    async with run_service(seen.app) as served:
         assert (await served.client.get("/v1/jobs?cursor=ticket")).status_code == 400
     (span,) = seen.exporter.get_finished_spans()
     assert span.name == "GET /v1/jobs"
@@ -215,7 +215,7 @@ async def test_over_http_the_service_is_a_part_of_the_callers_trace(
 ) -> None:
     """Workers and submitters without a database are traced like those who have one."""
     environment.setattr(trace, "_TRACER_PROVIDER", seen.provider)
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         far = App(served.url)
 
         @far.job
@@ -232,7 +232,7 @@ async def test_over_http_the_service_is_a_part_of_the_callers_trace(
 
 async def test_a_client_cannot_keep_what_it_likes_as_a_trace(seen: Seen) -> None:
     """It goes to everybody's collector."""
-    async with serving(seen.app) as served:
+    async with run_service(seen.app) as served:
         job = {"id": f"{1:026}", "kind": "count", "payload": "{}"}
         refused = await served.client.post("/v1/work/submit", json={"jobs": [{**job, "trace": "x" * 55}]})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/trace")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.api.keys import bearer, key_for
-from tests.api.listening import WAYS, Watcher, bound, by_socket, by_stream, frames_of, socket
-from tests.api.serving import Served, serving
+from tests.api.live_clients import TRANSPORTS, LiveClient, by_socket, by_stream, change_settings, socket, socket_frames
+from tests.api.running_service import Served, run_service
 from websockets.exceptions import ConnectionClosed
 
 from leaseway import App
@@ -23,9 +23,9 @@ def store_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'work.db'}"
 
 
-@pytest.fixture(params=list(WAYS))
+@pytest.fixture(params=list(TRANSPORTS))
 def way(request: pytest.FixtureRequest) -> Any:
-    return WAYS[request.param]
+    return TRANSPORTS[request.param]
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1", "http://localhost:1", "null"])
@@ -46,7 +46,7 @@ async def test_a_page_of_another_site_cannot_listen(served: Served, origin: str)
 async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
     """A stream outlasts the check of its key, so a revoked credential must also end its streams."""
     served = served_with_keys
-    bound(served, recheck_seconds=0.01, heartbeat_seconds=0.01)
+    change_settings(served, recheck_seconds=0.01, heartbeat_seconds=0.01)
     acme = await key_for(served, "acme")
     made = await served.client.post("/v1/tickets", headers=bearer(acme))
     async with (
@@ -60,7 +60,7 @@ async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
         served.service.authenticator.invalidate_key(acme.key.id)
         for line in (by_key, by_ticket):
             with pytest.raises(ConnectionClosed) as closed:
-                await Watcher(frames_of(line)).until(lambda _: False)
+                await LiveClient(socket_frames(line)).until(lambda _: False)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 4401
 
@@ -68,18 +68,18 @@ async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
 async def test_a_credential_that_expires_takes_its_stream_along(served_with_keys: Served) -> None:
     """A stream must not outlive the credential that opened it."""
     served = served_with_keys
-    bound(served, heartbeat_seconds=0.05, recheck_seconds=1_000)
+    change_settings(served, heartbeat_seconds=0.05, recheck_seconds=1_000)
     acme = await key_for(served, "acme", life_us=1_500_000)
     async with socket(served.url, bearer(acme)) as line:
         with pytest.raises(ConnectionClosed) as closed:
-            await Watcher(frames_of(line)).until(lambda _: False)
+            await LiveClient(socket_frames(line)).until(lambda _: False)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.reason == "expired"
 
 
 async def test_silence_is_told_from_death_by_a_heartbeat(served: Served, way: Any) -> None:
     """Without a heartbeat, neither side would notice a dead peer, and proxies would close the connection."""
-    bound(served, heartbeat_seconds=0.05)
+    change_settings(served, heartbeat_seconds=0.05)
     async with way(served.url, wait_seconds=1) as watcher:
         await watcher.frame()
         while (await watcher.frame())["events"]:
@@ -92,7 +92,7 @@ async def test_who_comes_back_while_nothing_happens_hears_something_at_once(serv
     """Without an immediate frame, a browser cannot tell a working connection from a blocked one and falls back to a
     slower transport.
     """
-    bound(served, heartbeat_seconds=3_600)
+    change_settings(served, heartbeat_seconds=3_600)
     seq = (await served.client.get("/v1/events")).json()["seq"]
     async with by(served.url, after=seq) as again:
         assert await again.frame() == {"seq": seq, "events": []}
@@ -103,7 +103,7 @@ async def test_only_so_many_may_listen(served_with_keys: Served) -> None:
     exhaust the process.
     """
     served = served_with_keys
-    bound(served, tenant_subscribers_max=2, subscribers_max=3)
+    change_settings(served, tenant_subscribers_max=2, subscribers_max=3)
     acme, other = await key_for(served, "acme"), await key_for(served, "other")
     async with by_socket(served.url, bearer(acme)), by_socket(served.url, bearer(acme)):
         answer = await served.client.get("/v1/events", headers=bearer(acme))
@@ -132,19 +132,19 @@ async def test_who_says_nonsense_is_shown_the_door(served: Served) -> None:
         async with socket(served.url) as line:
             await line.send(words)
             with pytest.raises(ConnectionClosed) as closed:
-                await Watcher(frames_of(line)).until(lambda _: False)
+                await LiveClient(socket_frames(line)).until(lambda _: False)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code in (1008, 1009)
 
 
 async def test_who_talks_without_end_is_shown_the_door(served: Served) -> None:
     """Each message costs processing time."""
-    bound(served, messages_max=5)
+    change_settings(served, messages_max=5)
     async with socket(served.url) as line:
         for _ in range(6):
             await line.send('{"follow": []}')
         with pytest.raises(ConnectionClosed):
-            await Watcher(frames_of(line)).until(lambda _: False)
+            await LiveClient(socket_frames(line)).until(lambda _: False)
 
 
 # -- shutdown -------------------------------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ async def test_who_talks_without_end_is_shown_the_door(served: Served) -> None:
 
 async def test_a_service_that_stops_sends_its_listeners_elsewhere(app: App) -> None:
     """A shutdown must not wait for endless streams; clients reconnect on their own."""
-    async with serving(app) as served, socket(served.url) as line, by_stream(served.url) as stream:
-        watcher = Watcher(frames_of(line))
+    async with run_service(app) as served, socket(served.url) as line, by_stream(served.url) as stream:
+        watcher = LiveClient(socket_frames(line))
         await watcher.frame()
         await stream.frame()
         served.service.stopping.set()
@@ -167,7 +167,7 @@ async def test_a_service_that_stops_sends_its_listeners_elsewhere(app: App) -> N
 
 async def test_nobody_looks_when_nobody_listens(served: Served) -> None:
     """A store without subscribers must not pay for live updates."""
-    bound(served, linger_seconds=0.0)
+    change_settings(served, linger_seconds=0.0)
     async with by_socket(served.url) as watcher:
         await watcher.frame()
     looking = served.service.live.poller._task
@@ -188,7 +188,7 @@ ASKING = {
 @pytest.mark.parametrize("asking", list(ASKING))
 async def test_who_does_not_read_is_dropped_and_the_others_go_on(served: Served, asking: str) -> None:
     """One stalled reader must not fill the memory, keep its slot or delay other subscribers."""
-    bound(served, send_seconds=0.2)
+    change_settings(served, send_seconds=0.2)
     poller = served.service.live.poller
     async with by_socket(served.url) as quick:
         await quick.frame()
@@ -224,7 +224,7 @@ def shout(served: Served, text: str) -> None:
         subscriber.wake(poller.log)
 
 
-def heard(watcher: Watcher) -> int:
+def heard(watcher: LiveClient) -> int:
     texts = [event["import"]["text"] for event in watcher.events if event["kind"] == "import"]
     watcher.events.clear()
     return int(texts[-1].partition(" ")[0]) if texts else -1

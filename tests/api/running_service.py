@@ -38,7 +38,7 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(app: App, **settings: Any) -> AsyncIterator[Served]:
+async def run_service(app: App, **settings: Any) -> AsyncIterator[Served]:
     """Start a service, with `auth=False` by default."""
     listening = bind_socket("127.0.0.1", 0)
     api = build_app(app, ServiceSettings(**{"auth": False, "port": listening.getsockname()[1], **settings}))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.stores.memory.budgets import MemoryLedger
@@ -25,7 +25,7 @@ def shared() -> Served:
     found: list[Served] = []
 
     async def serve() -> None:
-        async with serving(App("memory://")) as served:
+        async with run_service(App("memory://")) as served:
             found.append(served)
             ready.set()
             await asyncio.Event().wait()

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 from starlette.datastructures import Headers
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.api.app import build_app, refuse_unscoped
@@ -29,7 +29,7 @@ FOREIGN = [
 
 @pytest.fixture
 async def small(tmp_path: Any) -> Any:
-    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         yield served
 
 

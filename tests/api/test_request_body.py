@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.api.errors import Problem
 from leaseway.api.request_body import DEPTH_MAX, is_deeper_than, parse_strictly

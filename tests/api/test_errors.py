@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.api.keys import bearer, key_for, operator_of
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.api import connection
 

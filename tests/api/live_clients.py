@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 from msgspec.structs import replace
-from tests.api.serving import Served
+from tests.api.running_service import Served
 from websockets.asyncio.client import ClientConnection, connect
 
 Frame = dict[str, Any]
@@ -17,7 +17,7 @@ SECONDS = 60.0
 """A safety limit, not a measurement: it only ends a test that would otherwise wait forever."""
 
 
-class Watcher:
+class LiveClient:
     """The state that a live client has received: the latest value of each item."""
 
     def __init__(self, frames: AsyncIterator[Frame]) -> None:
@@ -45,7 +45,7 @@ class Watcher:
         elif event["kind"] == "totals":
             self.totals = event["totals"]
 
-    async def until(self, is_so: Callable[["Watcher"], bool]) -> None:
+    async def until(self, is_so: Callable[["LiveClient"], bool]) -> None:
         while not is_so(self):
             await self.frame()
 
@@ -54,9 +54,9 @@ class Watcher:
 
 
 @asynccontextmanager
-async def by_socket(url: str, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[Watcher]:
+async def by_socket(url: str, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[LiveClient]:
     async with socket(url, headers, **query) as line:
-        yield Watcher(frames_of(line))
+        yield LiveClient(socket_frames(line))
 
 
 @asynccontextmanager
@@ -66,23 +66,23 @@ async def socket(url: str, headers: dict[str, str] | None = None, **query: Any) 
         yield line
 
 
-async def frames_of(line: ClientConnection) -> AsyncIterator[Frame]:
+async def socket_frames(line: ClientConnection) -> AsyncIterator[Frame]:
     while True:
         yield json.loads(await line.recv())
 
 
 @asynccontextmanager
-async def by_stream(url: str, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[Watcher]:
+async def by_stream(url: str, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[LiveClient]:
     given = {"Accept": "text/event-stream", **(headers or {})}
     async with (
         httpx2.AsyncClient(base_url=url, timeout=SECONDS, trust_env=False) as client,
         client.stream("GET", "/v1/events", params=query, headers=given) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()
-        yield Watcher(frames_in(answer))
+        yield LiveClient(stream_frames(answer))
 
 
-async def frames_in(answer: httpx2.Response) -> AsyncIterator[Frame]:
+async def stream_frames(answer: httpx2.Response) -> AsyncIterator[Frame]:
     """The id of a frame is its sequence number. A frame without an id is not the last part of its snapshot."""
     id_ = None
     async for line in answer.aiter_lines():
@@ -97,12 +97,12 @@ async def frames_in(answer: httpx2.Response) -> AsyncIterator[Frame]:
 
 
 @asynccontextmanager
-async def by_polling(url: str, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[Watcher]:
+async def by_polling(url: str, headers: dict[str, str] | None = None, **query: Any) -> AsyncIterator[LiveClient]:
     async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=SECONDS, trust_env=False) as client:
-        yield Watcher(polled(client, query))
+        yield LiveClient(polled_frames(client, query))
 
 
-async def polled(client: httpx2.AsyncClient, query: dict[str, Any]) -> AsyncIterator[Frame]:
+async def polled_frames(client: httpx2.AsyncClient, query: dict[str, Any]) -> AsyncIterator[Frame]:
     while True:
         answer = await client.get("/v1/events", params={"wait_seconds": 5, **query})
         assert answer.status_code == 200, answer.text
@@ -111,18 +111,18 @@ async def polled(client: httpx2.AsyncClient, query: dict[str, Any]) -> AsyncIter
         yield frame
 
 
-WAYS = {"socket": by_socket, "stream": by_stream, "polling": by_polling}
+TRANSPORTS = {"socket": by_socket, "stream": by_stream, "polling": by_polling}
 
 
-async def submitted(served: Served, **headers: str) -> str:
+async def submit_job(served: Served, **headers: str) -> str:
     answer = await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}}, headers=headers)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 
 
-def has(job: str, state: str) -> Callable[[Watcher], bool]:
+def has(job: str, state: str) -> Callable[[LiveClient], bool]:
     return lambda watcher: watcher.state_of(job) == state
 
 
-def bound(served: Served, **bounds: Any) -> None:
+def change_settings(served: Served, **bounds: Any) -> None:
     served.service.live.settings = replace(served.service.live.settings, **bounds)

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from tests.api.keys import key_for
-from tests.api.serving import Served, serving
+from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.api.auth.tenant_rate_limit import AT_ONCE, TenantRateLimit, limit_definitions
@@ -22,7 +22,7 @@ def limiting_of(served: Served, settings: ServiceSettings, holder: str) -> Tenan
 
 async def test_a_tenant_that_asks_too_much_is_told_when_to_come_back(app: App) -> None:
     """The tenant must learn when to retry, and other tenants must not be affected."""
-    async with serving(app, auth=True, requests_per_minute=600) as served:
+    async with run_service(app, auth=True, requests_per_minute=600) as served:
         loud, calm = await key_for(served, "loud"), await key_for(served, "calm")
         async with served.with_key(loud.text) as client:
             answers = await asyncio.gather(*(client.get("/v1/jobs") for _ in range(150)))
@@ -41,7 +41,7 @@ async def test_a_tenant_that_asks_too_much_is_told_when_to_come_back(app: App) -
 
 async def test_operators_and_workers_are_of_the_house(app: App) -> None:
     """A tenant quota on workers would stop the work of all tenants."""
-    async with serving(app, auth=True, requests_per_minute=10) as served:
+    async with run_service(app, auth=True, requests_per_minute=10) as served:
         key = await key_for(served, None, Role.OPERATOR)
         async with served.with_key(key.text) as client:
             answers = [await client.get("/v1/jobs") for _ in range(15)]

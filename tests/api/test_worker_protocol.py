@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 from tests.api.keys import key_for, operator_of
-from tests.api.serving import Served, serving
-from tests.api.working import service_in_memory, shared
+from tests.api.running_service import Served, run_service
+from tests.api.shared_service import service_in_memory, shared
 
 from leaseway import App, Budget, Limit
 from leaseway.api.worker_protocol.routes import store_errors
@@ -59,7 +59,7 @@ def with_jobs(app: App) -> App:
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     """A service with authentication, over SQLite."""
-    async with serving(with_jobs(App(f"sqlite:///{tmp_path / 'work.db'}")), auth=True) as served:
+    async with run_service(with_jobs(App(f"sqlite:///{tmp_path / 'work.db'}")), auth=True) as served:
         yield served
 
 
@@ -341,7 +341,7 @@ async def test_every_loop_has_its_own_connections() -> None:
 
 async def test_who_waits_is_sent_home_when_the_service_stops() -> None:
     """Long polls would otherwise delay every shutdown by their whole duration."""
-    async with serving(App("memory://")) as served, asyncio.timeout(20):
+    async with run_service(App("memory://")) as served, asyncio.timeout(20):
         waiting = asyncio.ensure_future(served.client.get("/v1/work/wait", params={"seconds": 25}))
         await served.client.get("/healthz")  # ensures that the service has read the other request
         served.service.stopping.set()

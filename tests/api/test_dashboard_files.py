@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.api.serving import Served
+from tests.api.running_service import Served
 
 from leaseway.api.routes.dashboard import ASSETS, CSP, accepts_gzip
 
