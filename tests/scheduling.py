@@ -6,9 +6,9 @@ from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 GROUPS = (
     "tests/dashboard/",  # one browser, which takes long to start
     "tests/chaos/",  # many processes each; two at once would disturb each other
-    "tests/imports/test_mongodb_sink.py",  # two servers
+    "tests/imports/test_mongodb_contract.py",  # two servers
     "tests/imports/test_mongodb_failures.py",
-    "tests/imports/test_later_sinks_killed.py",
+    "tests/imports/test_document_sink_kills.py",
     "tests/house/",  # parses every module once
     "tests/simulation/test_campaign.py",  # simulations that run once and are checked by several tests
     "tests/simulation/test_imports.py",

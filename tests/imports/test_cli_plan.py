@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.imports.desk import Desk, at_desk, things
+from tests.imports.cli_fixtures import Desk, at_desk, things
 from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.limits.limit import Limit

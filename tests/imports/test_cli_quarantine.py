@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.imports.desk import STAMPED, Desk, at_desk, things
+from tests.imports.cli_fixtures import STAMPED, Desk, at_desk, things
 from tests.sqlite_files import open_sqlite
 
 from leaseway.imports.assembly import load_import

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.imports.apps import import_app
-from tests.imports.desk import STAMPED, Desk, at_desk, things
+from tests.imports.cli_fixtures import STAMPED, Desk, at_desk, things
 
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import Token, WorkerId

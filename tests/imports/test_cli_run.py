@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.imports.desk import Desk, at_desk, things
+from tests.imports.cli_fixtures import Desk, at_desk, things
 
 from leaseway.testing.fake_open_charge_map import API_KEY, Listing, standin
 

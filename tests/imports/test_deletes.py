@@ -8,7 +8,7 @@ import asyncpg
 import httpx2
 import pytest
 from msgspec.structs import replace
-from tests.imports.changing import MINUTE_US, NOON, Changing, changing
+from tests.imports.changing_source import MINUTE_US, NOON, Changing, changing
 
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import format_instant

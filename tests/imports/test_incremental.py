@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.imports.changing import MINUTE_US, NOON, changing
+from tests.imports.changing_source import MINUTE_US, NOON, changing
 
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.imports.domain.partition import format_instant

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from pymongo import MongoClient
-from tests.imports.mongo_place import EPOCH, MongoPlace
-from tests.imports.sink_places import TABLE
+from tests.imports.mongodb_fixtures import EPOCH, MongoPlace
+from tests.imports.sql_sink_fixtures import TABLE
 
 from leaseway.domain.errors import (
     BadValue,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.imports.apps import import_app
-from tests.imports.test_importing import OCM, Place
+from tests.imports.test_import_end_to_end import OCM, Place
 
 from leaseway.imports.domain.drift import add_profiles, profile_documents
 from leaseway.imports.domain.run_state import RunState, ShardState

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
-from tests.imports.parquet_place import ParquetPlace
+from tests.imports.parquet_fixtures import ParquetPlace
 
 from leaseway.domain.errors import BadValue, StoreFull, StoreRefused
 from leaseway.imports.domain.page import ColumnType, WriteCounts

@@ -7,7 +7,7 @@ with an `upgrade_2.sql`, against tables that version 1 made and that hold an unf
 from pathlib import Path
 
 import pytest
-from tests.imports.sink_places import PLACES, Place, empty_place
+from tests.imports.sql_sink_fixtures import PLACES, Place, empty_place
 
 from leaseway.domain.errors import StoreRefused
 from leaseway.imports.domain.page import WriteCounts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, empty_place, empty_postgres
+from tests.imports.sql_sink_fixtures import PLACES, Columns, Place, PostgresPlace, empty_place, empty_postgres
 from tests.open_connections import open_connections
 
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused

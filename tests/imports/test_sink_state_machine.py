@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
-from tests.imports.sink_places import TABLE, SqlitePlace, empty_postgres
+from tests.imports.sql_sink_fixtures import TABLE, SqlitePlace, empty_postgres
 
 from leaseway.imports.domain.page import Row, WriteCounts
 from leaseway.imports.domain.run_state import ShardRow, ShardState

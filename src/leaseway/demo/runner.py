@@ -69,7 +69,7 @@ class Leases:
     def held(self) -> dict[int, set[str]]:
         """Keys of shards by the process id of the owner, which is the middle part of its name."""
         shards: dict[int, set[str]] = {}
-        found = self._connection.execute("SELECT owner, payload ->> 'shard' FROM jobs WHERE stage = 2")
+        found = self._connection.execute("SELECT owner, payload ->> 'shard' FROM jobs WHERE state = 'leased'")
         for owner, shard in found:
             shards.setdefault(int(owner.split(":")[-2]), set()).add(shard)
         return shards

@@ -1,5 +1,4 @@
--- Nobody else changes the run until the transaction ends: SQLite has one writer anyway, here there may be several. The
--- time is the server's.
+-- Locks the run, because several transactions can write at once (SQLite has one writer). The time is the server's.
 SELECT id, source, spec_hash, started_at, finished_at, state, mode, since, watermark, concurrency,
        id_max, requests_max, requests, notes, why, target,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now

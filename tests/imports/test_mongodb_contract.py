@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.imports.mongo_place import ELSEWHERE, MongoPlace
+from tests.imports.mongodb_fixtures import ELSEWHERE, MongoPlace
 
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.imports.sink_places import PLACES, Place, empty_place
+from tests.imports.sql_sink_fixtures import PLACES, Place, empty_place
 
 from leaseway.imports.domain.page import ColumnType, Row
 from leaseway.imports.domain.shard import canonical

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.imports.mongo_place import MongoPlace
-from tests.imports.parquet_place import ParquetPlace
-from tests.imports.sink_victim import ROWS
+from tests.imports.mongodb_fixtures import MongoPlace
+from tests.imports.parquet_fixtures import ParquetPlace
+from tests.imports.sql_sink_worker import ROWS
 from tests.imports.test_sink_state_machine import LIVES, Life
 
 from leaseway.imports.domain.page import WriteCounts
@@ -53,7 +53,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> MongoPlace | 
 
 def killed(address: str, fence: int, pages: int, microseconds: int) -> int:
     """The last page that a worker knew to be written when it was killed with SIGKILL a moment later."""
-    command = [sys.executable, "-m", "tests.imports.later_victim", address, str(fence)]
+    command = [sys.executable, "-m", "tests.imports.document_sink_worker", address, str(fence)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
         assert worker.stdout is not None
         for _ in range(pages):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.imports.test_importing_hostile import Import, things
+from tests.imports.test_import_faults import Import, things
 
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import RunState

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.imports.apps import import_app
-from tests.imports.test_importing_hostile import Import, things
+from tests.imports.test_import_faults import Import, things
 from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.errors import LeaseLost

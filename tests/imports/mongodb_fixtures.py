@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pymongo import AsyncMongoClient
-from tests.imports.sink_places import TABLE, Columns
+from tests.imports.sql_sink_fixtures import TABLE, Columns
 
 from leaseway.domain.ids import Instant
 from leaseway.imports.sinks.mongodb import MongoSink

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.imports.sink_places import PLACES, TABLE, Place, PostgresPlace, SqlitePlace, empty_place, empty_postgres
-from tests.imports.sink_victim import ROWS
+from tests.imports.sql_sink_fixtures import (
+    PLACES,
+    TABLE,
+    Place,
+    PostgresPlace,
+    SqlitePlace,
+    empty_place,
+    empty_postgres,
+)
+from tests.imports.sql_sink_worker import ROWS
 
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.imports.domain.page import WriteCounts
@@ -28,7 +36,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> SqlitePlace |
 
 def killed(address: str, fence: int, pages: int, microseconds: int) -> int:
     """The last page that a worker knew to be written when it was killed with SIGKILL a moment later."""
-    command = [sys.executable, "-m", "tests.imports.sink_victim", address, str(fence)]
+    command = [sys.executable, "-m", "tests.imports.sql_sink_worker", address, str(fence)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
         assert worker.stdout is not None
         for _ in range(pages):

@@ -1,12 +1,12 @@
-"""Like `sink_victim`, for MongoDB and Parquet: python -m tests.imports.later_victim PLACE FENCE"""
+"""Like `sql_sink_worker`, for MongoDB and Parquet: python -m tests.imports.document_sink_worker PLACE FENCE"""
 
 import asyncio
 import sys
 from pathlib import Path
 
-from tests.imports.mongo_place import MongoPlace
-from tests.imports.parquet_place import ParquetPlace
-from tests.imports.sink_victim import ROWS
+from tests.imports.mongodb_fixtures import MongoPlace
+from tests.imports.parquet_fixtures import ParquetPlace
+from tests.imports.sql_sink_worker import ROWS
 
 from leaseway.testing.sink_contract.fixtures import LOW, RUN, bad, page, row
 

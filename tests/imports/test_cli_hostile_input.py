@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.imports.test_importing_hostile import Import, ran, things
+from tests.imports.test_import_faults import Import, ran, things
 from tests.sqlite_files import open_sqlite
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.imports.sink_places import TABLE, Columns
+from tests.imports.sql_sink_fixtures import TABLE, Columns
 
 from leaseway.domain.ids import Instant
 from leaseway.imports.sinks.parquet.sink import RUN_TABLES, ParquetSink

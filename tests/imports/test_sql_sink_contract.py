@@ -7,7 +7,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
-from tests.imports.sink_places import PLACES, Place, empty_place
+from tests.imports.sql_sink_fixtures import PLACES, Place, empty_place
 
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing import sink_contract

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.imports.apps import import_app
-from tests.imports.changing import Changing, changing
+from tests.imports.changing_source import Changing, changing
 from tests.imports.test_deletes import FULL, SWEEP, hide
 
 from leaseway.domain.errors import NoSuchJob, UnknownOutcome
@@ -337,7 +337,7 @@ QUESTIONS_BORNE = 3
 def let_leases_lapse(place: Changing) -> None:
     """Expire the leases of the dead worker at once instead of waiting for them."""
     with closing(sqlite3.connect(place.store.removeprefix("sqlite:///"))) as file, file:
-        file.execute("UPDATE jobs SET until = 0 WHERE stage = 2")
+        file.execute("UPDATE jobs SET until = 0 WHERE state = 'leased'")
 
 
 def worker(place: Changing) -> "subprocess.Popen[bytes]":

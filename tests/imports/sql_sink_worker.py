@@ -1,4 +1,4 @@
-"""A worker that writes pages until it is killed: python -m tests.imports.sink_victim PLACE FENCE
+"""A worker that writes pages until it is killed: python -m tests.imports.sql_sink_worker PLACE FENCE
 
 It prints the number of each page that it knows to be written.
 """
@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.imports.sink_places import PostgresPlace, SqlitePlace
+from tests.imports.sql_sink_fixtures import PostgresPlace, SqlitePlace
 
 from leaseway.testing.sink_contract.fixtures import COLUMNS, LOW, RUN, bad, page, row
 
