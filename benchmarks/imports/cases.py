@@ -30,8 +30,8 @@ from benchmarks.imports.rates import rows_into
 from benchmarks.imports.workers import weighed
 from benchmarks.postgres.database import benchmark_server, server_version
 from benchmarks.results import versions
-from leaseway.domain.limits.buckets import size_limit as sized
 from leaseway.domain.limits.limit import Limit, parse_rate
+from leaseway.domain.limits.sizing import size_limit as sized
 from leaseway.imports.domain.run_state import ShardState
 
 LIMITS, PER_SECOND, LIMITED_WORKERS, LIMITED_SHARDS = ("50/second", "3000/minute"), 50, 8, 60

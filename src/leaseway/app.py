@@ -42,9 +42,9 @@ from leaseway.signals import drained_by_signals, run_to_the_end
 from leaseway.store_session import StoreSession
 from leaseway.sync_portal import refuse_running_loop
 from leaseway.telemetry.log_events import LogEvents
+from leaseway.worker.definitions import store_tenant
 from leaseway.worker.environment import WorkerSettings
 from leaseway.worker.loop import Worker, WorkerSummary
-from leaseway.worker.set_tenant import store_tenant
 from leaseway.worker.submit import Bound, submit, submit_many, submit_traced
 
 if TYPE_CHECKING:

@@ -31,10 +31,10 @@ from leaseway.domain.limits.buckets import (
     Wait,
     apply_notice,
     refresh,
-    size_limit,
     take,
 )
 from leaseway.domain.limits.limit import Limit, PermitRequest
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.domain.requirements import Needs, render_needs
 from leaseway.domain.tenant import Tenant
 

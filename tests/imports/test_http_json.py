@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.http.door import Place
+from tests.provider_http.fake_admission import Place
 
 from leaseway.domain.errors import BadValue, TerminalError, UsageError
 from leaseway.imports.domain.guards import Expectation, ParkShard, RetryPage, judge_page

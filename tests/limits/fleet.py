@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from tests.limits.sliding_log import Arrival, excess
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Sizing, credit_unused, size_limit, take
+from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, credit_unused, take
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, wire_delay_us
+from leaseway.domain.limits.sizing import Sizing, size_limit
 
 START = 1_000 * SECOND_US
 STEPS = 120

@@ -21,7 +21,6 @@ from leaseway.domain.limits.buckets import (
     Notice,
     Wait,
     permits_left,
-    size_limit,
     take,
 )
 from leaseway.domain.limits.limit import (
@@ -33,6 +32,7 @@ from leaseway.domain.limits.limit import (
     permit_lease_us,
     wire_delay_us,
 )
+from leaseway.domain.limits.sizing import size_limit
 
 NOW = 1_750_000_000 * SECOND_US
 SINCE = NOW - 90 * 86_400 * SECOND_US

@@ -4,7 +4,6 @@ import pytest
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import size_limit
 from leaseway.domain.limits.limit import (
     Limit,
     Rate,
@@ -14,6 +13,7 @@ from leaseway.domain.limits.limit import (
     template_fields,
     wire_delay_us,
 )
+from leaseway.domain.limits.sizing import size_limit
 
 MINUTE_US = 60 * SECOND_US
 

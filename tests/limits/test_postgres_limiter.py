@@ -25,8 +25,9 @@ from tests.stores.test_postgres_pooler import Pooler, through
 
 from leaseway.domain.errors import StoreBusy, StoreRefused, UnknownLimit, UnknownOutcome
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Granted, Never, Notice, Wait, size_limit, us_from_ns
+from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Granted, Never, Notice, Wait
 from leaseway.domain.limits.limit import Limit, PermitRequest
+from leaseway.domain.limits.sizing import size_limit, us_from_ns
 from leaseway.stores.postgres.limits import PostgresLimiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.fixtures import (

@@ -15,8 +15,9 @@ import pytest
 
 from leaseway.domain.errors import BadValue, LeasewayError, StoreFull, StoreRefused, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Wait, permits_left, size_limit
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Wait, permits_left
 from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.redis import connection as connection_module
 from leaseway.stores.redis.address import address_of

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.worker.seen import eventually, record, worked, working
+from tests.worker.observe import eventually, record, worked, working
 
 from leaseway import App, BadValue, Context, LeaseLost, State
 from leaseway.domain.inspection import JobFilter

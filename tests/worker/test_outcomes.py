@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.worker.seen import codes, eventually, record, worked, working
+from tests.worker.observe import codes, eventually, record, worked, working
 
 from leaseway import App, Backoff, Fail, Snooze, State
 from leaseway.domain.ids import SECOND_US

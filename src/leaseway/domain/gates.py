@@ -21,14 +21,13 @@ from leaseway.domain.limits.buckets import (
     PAUSED,
     Acquisition,
     Level,
-    Sizing,
     available,
     refill_us,
     repace,
-    size_limit,
     units_at_once,
 )
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Rate
+from leaseway.domain.limits.sizing import Sizing, size_limit
 from leaseway.domain.requirements import NO_NEEDS, Needs, parse_needs
 from leaseway.domain.tenant import Tenant
 

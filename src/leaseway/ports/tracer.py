@@ -11,7 +11,7 @@ from leaseway.domain.job import Lease, NewJob
 from leaseway.domain.outcome import Outcome
 
 
-class Attempt(Protocol):
+class TracedAttempt(Protocol):
     def end(self, outcome: Outcome) -> None:
         """What became of it."""
         ...
@@ -39,7 +39,7 @@ class Tracing(Protocol):
         """What goes on at present, as `NewJob.trace` has it."""
         ...
 
-    def running(self, lease: Lease, origin: str | None) -> AbstractContextManager[Attempt]:
+    def running(self, lease: Lease, origin: str | None) -> AbstractContextManager[TracedAttempt]:
         """Around one attempt of a job that came from there."""
         ...
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from leaseway.domain.errors import UnknownLimit, refuse_stale
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import Acquisition, CallHolder, Granted, Level, Notice, Sizing, Verdict
+from leaseway.domain.limits.buckets import Acquisition, CallHolder, Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
+from leaseway.domain.limits.sizing import Sizing, size_limit
 
 FORGET_MAX = 2
 """So many old levels are looked at whenever a new one comes: there are never many more than are in use."""
@@ -43,13 +44,13 @@ def changed(known: Defined | None, definition: LimitDefinition, expected: int | 
 
 
 def sized(known: Defined | None, definition: LimitDefinition) -> Sizing:
-    return buckets.size_limit(definition, known.sizing.version + 1 if known else 1)
+    return size_limit(definition, known.sizing.version + 1 if known else 1)
 
 
 def check_all(definitions: Iterable[LimitDefinition]) -> None:
     """All of them, before one of them counts."""
     for definition in definitions:
-        buckets.size_limit(check_limit(definition))
+        size_limit(check_limit(definition))
 
 
 class Levels(ABC):

@@ -17,5 +17,5 @@
     maintenance       fires schedules, prunes jobs, expires holds
     environment       the ports, settings and pace of a worker
 
-Not part of the loop: api_keys, definitions, set_tenant and explain_waits serve the command line and the API.
+Not part of the loop: api_keys, definitions and explain_waits serve the command line and the API.
 """

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from leaseway.domain.budgets.budget import BudgetDefinition
 from leaseway.domain.errors import Stale, TransientError, UnknownBudget, UnknownLimit, UsageError
 from leaseway.domain.limits.limit import LimitDefinition
+from leaseway.domain.tenant import Tenant
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
+from leaseway.ports.tenant_store import TenantStore
 
 TRIES_MAX = 10
 NAMES_LENGTH_MAX = 300
@@ -106,3 +108,11 @@ def limit_definitions(limiter: Limiter) -> Definitions[LimitDefinition]:
 
 def budget_definitions(ledger: Ledger) -> Definitions[BudgetDefinition]:
     return Definitions("budget", ledger.definitions, UnknownBudget)
+
+
+async def store_tenant(tenants: TenantStore, limiter: Limiter, tenant: Tenant) -> None:
+    """The caps are stored first, because a worker that sees a capped tenant must find its limit."""
+    if tenant.is_capped:
+        await limiter.open()
+        await limiter.definitions.change(tenant.definition())
+    await tenants.set(tenant)

@@ -16,18 +16,10 @@ import msgspec
 
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US, WorkerId
-from leaseway.domain.limits.buckets import (
-    PAUSED,
-    Acquisition,
-    Granted,
-    Notice,
-    Verdict,
-    Wait,
-    forecast,
-    size_limit,
-)
+from leaseway.domain.limits.buckets import PAUSED, Acquisition, Granted, Notice, Verdict, Wait, forecast
 from leaseway.domain.limits.limit import COUNT_MAX, LimitDefinition, PermitRequest, permit_lease_us
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.domain.limits.validation import PERMIT_REQUESTS_MAX
 from leaseway.ports.limiter import Limiter
 from leaseway.worker.environment import Environment, retry_delay_seconds

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, Instant, WorkerId
-from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Verdict, size_fallback, take
+from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Verdict, take
 from leaseway.domain.limits.limit import FALLBACK_WORKERS_MAX, LimitDefinition, PermitRequest
+from leaseway.domain.limits.sizing import size_fallback
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
 

@@ -21,8 +21,9 @@ from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import IDLE_US, Acquisition, Granted, Level, Notice, Sizing
+from leaseway.domain.limits.buckets import IDLE_US, Acquisition, Granted, Level, Notice
 from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.limits.sizing import Sizing
 from leaseway.domain.outcome import Outcome, Released, Snoozed, decide
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore

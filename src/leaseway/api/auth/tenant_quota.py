@@ -13,8 +13,9 @@ from msgspec import Struct
 from leaseway.api.errors import Problem
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import Granted, RateWindow, Verdict, Wait, permits_left
+from leaseway.domain.limits.buckets import Granted, Verdict, Wait, permits_left
 from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.limits.sizing import RateWindow
 from leaseway.domain.validators import NAME_LENGTH_MAX
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter

@@ -15,7 +15,7 @@ from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
 from leaseway.domain.tenant import Tenant, check_tenant
 from leaseway.domain.validators import check_name
-from leaseway.worker.set_tenant import store_tenant
+from leaseway.worker.definitions import store_tenant
 
 routes = Routes("/v1/tenants", "tenants")
 

@@ -5,8 +5,9 @@ from msgspec import UNSET, UnsetType
 from leaseway.api.schemas.values import Document, Timestamp, extend, seconds, timestamp
 from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import Level, RateWindow, permits_left, size_limit
+from leaseway.domain.limits.buckets import Level, permits_left
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Rate, permit_lease_us, wire_delay_us
+from leaseway.domain.limits.sizing import RateWindow, size_limit
 
 NS_PER_SECOND = 1_000_000_000
 

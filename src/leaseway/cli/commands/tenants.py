@@ -20,7 +20,7 @@ from leaseway.domain.limits.limit import parse_rate
 from leaseway.domain.tenant import Tenant, check_tenant
 from leaseway.ports.store import Store
 from leaseway.wiring import limiter_at
-from leaseway.worker.set_tenant import store_tenant
+from leaseway.worker.definitions import store_tenant
 
 one_name = click.argument("name")
 

@@ -18,35 +18,21 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import (
     COUNT_MAX,
-    LimitDefinition,
     PermitRequest,
-    Rate,
-    fallback_rate,
-    permit_lease_us,
-    shared_rate,
-    wire_delay_us,
 )
+from leaseway.domain.limits.sizing import PERCENT_MIN, RateWindow, Sizing, divide_up, us_from_ns
 
-EXACT_MAX = 2**53
-"""Lua numbers are doubles, which are exact up to this value."""
-BURST_MIN, SMALL_COUNT = 2, 10
-"""With a burst of 1, a call that comes slightly late wastes its permit, and a third of the rate is lost. Limits below
-SMALL_COUNT cannot afford a larger burst."""
 SLOWER = 70
 """The percentage of the rate that remains after the provider throttles a call."""
-PERCENT_MIN = 10
 FASTER = 5
 """The percentage points that are restored after each quiet span."""
 QUIET_US_MIN = 10 * SECOND_US
 RETRY_SHARE = 10
 RETRY_US_MIN = SECOND_US
 """A throttled call without Retry-After closes the limit for a tenth of the shortest window, at least a second."""
-CONCURRENCY_ONLY_US = 60 * SECOND_US
-"""How long the permits of a limit without rates are valid."""
 IN_FLIGHT_GRACE_US = 10 * SECOND_US
 """After the limiter lost its state, workers report their in-flight calls within this time."""
 IDLE_US = 31 * 86_400 * SECOND_US
@@ -57,25 +43,6 @@ PAUSED_US = 5 * SECOND_US
 """How often to check whether a paused limit was resumed."""
 IN_FLIGHT_WAIT_US = SECOND_US // 2
 """When to ask again under a concurrency limit: it is not known when a call ends."""
-
-
-class RateWindow(Struct, frozen=True):
-    """One rate of a limit as a bucket: `burst` permits, and one more every `permit_ns` nanoseconds."""
-
-    window_us: int
-    burst: int
-    permit_ns: int
-
-
-class Sizing(Struct, frozen=True):
-    """A definition as the limiter uses it. The version grows with every change."""
-
-    windows: tuple[RateWindow, ...]
-    concurrency: int | None = None
-    lease_us: int = 0
-    """How long a permit is valid after its grant."""
-    version: int = 1
-    paused: bool = False
 
 
 class Bucket(Struct, frozen=True):
@@ -153,38 +120,6 @@ class Notice(Struct, frozen=True):
     retry_after_us: int | None = None
     remaining: int | None = None
     reset_us: int | None = None
-
-
-def size_limit(definition: LimitDefinition, version: int = 1) -> Sizing:
-    windows = tuple(size_window(definition, shared_rate(definition, rate)) for rate in definition.rates)
-    return Sizing(windows, definition.concurrency, permit_life_us(definition), version, definition.paused)
-
-
-def size_fallback(definition: LimitDefinition) -> Sizing:
-    """The share of one worker that cannot reach the limiter."""
-    windows = tuple(size_window(definition, fallback_rate(definition, rate)) for rate in definition.rates)
-    return Sizing(windows, None, permit_life_us(definition))
-
-
-def permit_life_us(definition: LimitDefinition) -> int:
-    """The lease plus half of the delay; the other half is left for the network."""
-    delays_us = [wire_delay_us(definition, rate) for rate in definition.rates]
-    return permit_lease_us(definition) + min(delays_us) // 2 if delays_us else CONCURRENCY_ONLY_US
-
-
-def size_window(definition: LimitDefinition, rate: Rate) -> RateWindow:
-    least = BURST_MIN if definition.burst_share and rate.count >= SMALL_COUNT else 1
-    burst = min(max(definition.cost_max, math.ceil(definition.burst_share * rate.count), least), rate.count)
-    span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
-    # Instants are whole microseconds. With a shorter interval a bucket would hold more than its burst.
-    permit_ns = max(divide_up(span_us * 1_000, rate.count - burst + 1), 1_000)
-    # When the limit is slowed, the interval is up to ten times as long.
-    if burst * permit_ns * (100 // PERCENT_MIN) >= EXACT_MAX:
-        raise BadValue(
-            f"limit {definition.name}",
-            f"{rate} with a burst of {burst:,} is too large to count exactly; use a shorter window or a smaller burst",
-        )
-    return RateWindow(rate.window_us, burst, permit_ns)
 
 
 # -- taking and returning permits ----------------------------------------------------------------------------------
@@ -463,12 +398,3 @@ def refill_us(window: RateWindow, bucket: Bucket) -> int:
 def permits_left(window: RateWindow, bucket: Bucket, now: Instant) -> int:
     """How many permits the bucket holds now."""
     return max(refill_us(window, bucket) - max(bucket.tat - now, 0), 0) * 1_000 // bucket.permit_ns
-
-
-def us_from_ns(ns: int) -> int:
-    return divide_up(ns, 1_000)
-
-
-def divide_up(number: int, by: int) -> int:
-    """Divide and round up."""
-    return -(-number // by)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import size_limit
 from leaseway.domain.limits.limit import Limit
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.imports.domain.partition import (
     check_plan,
     country_shards,

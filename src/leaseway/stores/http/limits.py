@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, size_limit
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.http import protocol, requests

@@ -10,8 +10,9 @@ from threading import Lock
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Notice, Sizing, Verdict
+from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
+from leaseway.domain.limits.sizing import Sizing
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels, changed, check_all, declared

@@ -17,6 +17,7 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import Bucket, Granted, InFlight, Level, Never, Notice, Verdict, Wait
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.postgres.connection import Record
@@ -136,7 +137,7 @@ def limit_names(asks: Sequence[PermitRequest]) -> tuple[list[str], list[str]]:
 
 def render_definition(definition: LimitDefinition) -> dict[str, Any]:
     """A definition for the server. Defaults are left out, so that a version with more fields declares the same."""
-    sizing = buckets.size_limit(check_limit(definition))
+    sizing = size_limit(check_limit(definition))
     defaults = {field.name: field.default for field in msgspec.structs.fields(LimitDefinition)}
     sent = {name: value for name, value in msgspec.structs.asdict(definition).items() if value != defaults[name]}
     return {

@@ -25,12 +25,11 @@ from leaseway.domain.limits.buckets import (
     Level,
     Never,
     Notice,
-    Sizing,
     Verdict,
     Wait,
-    size_limit,
 )
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
+from leaseway.domain.limits.sizing import Sizing, size_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.redis.address import address_of

@@ -18,8 +18,9 @@ from msgspec import Struct
 from leaseway.domain.errors import StoreRefused, UsageError
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import NEW, Acquisition, Level, Sizing
+from leaseway.domain.limits.buckets import NEW, Acquisition, Level
 from leaseway.domain.limits.limit import LimitDefinition
+from leaseway.domain.limits.sizing import Sizing, size_limit
 from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels
 from leaseway.stores.sqlite.connection import Answer, Connection, Work
 from leaseway.stores.sqlite.migrate import read_version, refuse_foreign, split, write_version
@@ -91,9 +92,7 @@ def defined(connection: sqlite3.Connection, name: str) -> Defined | None:
     if found is None:
         return None
     definition, declared, number = definition_of(found[0]), found[1], found[2]
-    return Defined(
-        definition, None if declared is None else definition_of(declared), buckets.size_limit(definition, number)
-    )
+    return Defined(definition, None if declared is None else definition_of(declared), size_limit(definition, number))
 
 
 class FileLevels(Levels):

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, Wait, permits_left, size_limit
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, Wait, permits_left
 from leaseway.domain.limits.limit import Limit, PermitRequest
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 

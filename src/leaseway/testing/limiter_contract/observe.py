@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import PERCENT_MIN, Notice, Wait
+from leaseway.domain.limits.buckets import Notice, Wait
 from leaseway.domain.limits.limit import Rate
+from leaseway.domain.limits.sizing import PERCENT_MIN
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.fixtures import (

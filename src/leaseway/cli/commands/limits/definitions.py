@@ -14,7 +14,7 @@ from leaseway.cli.settings import NONE, CliSettings
 from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
 from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import PAUSED, permits_left, size_limit
+from leaseway.domain.limits.buckets import PAUSED, permits_left
 from leaseway.domain.limits.limit import (
     Limit,
     LimitDefinition,
@@ -24,6 +24,7 @@ from leaseway.domain.limits.limit import (
     parse_rate,
     template_fields,
 )
+from leaseway.domain.limits.sizing import size_limit
 from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us

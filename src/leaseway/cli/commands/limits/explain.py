@@ -13,7 +13,7 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.gates import LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import RateWindow, permits_left, size_window
+from leaseway.domain.limits.buckets import permits_left
 from leaseway.domain.limits.limit import (
     LimitDefinition,
     PermitRequest,
@@ -22,6 +22,7 @@ from leaseway.domain.limits.limit import (
     template_fields,
     wire_delay_us,
 )
+from leaseway.domain.limits.sizing import RateWindow, size_window
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
 

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from tests.worker.seen import SOON_SECONDS
+from tests.worker.observe import SOON_SECONDS
 
 from leaseway import App, TransientError
 from leaseway.signals import drained_by_signals

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import httpx2
 import pytest
-from tests.http.door import Place
+from tests.provider_http.fake_admission import Place
 
 from leaseway.domain.errors import BadValue, LeaseLost, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.seen import eventually, record, worked
+from tests.worker.observe import eventually, record, worked
 
 from leaseway import App, BadValue, KeyConflict, State, UnknownKind, UsageError
 from leaseway.domain.ids import SECOND_US

@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.worker.seen import SOON_SECONDS, eventually, record, worked, working
+from tests.worker.observe import SOON_SECONDS, eventually, record, worked, working
 
 from leaseway import App, BadValue, Context, State, UsageError
 from leaseway.domain.ids import SECOND_US

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
-from tests.http.door import Half, Place
+from tests.provider_http.fake_admission import Half, Place
 
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
 from leaseway.testing.provider import Provider

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.http.door import Place
+from tests.provider_http.fake_admission import Place
 
 from leaseway.testing.provider import Provider, provider
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from tests.worker.seen import SOON_SECONDS
+from tests.worker.observe import SOON_SECONDS
 
 from leaseway.domain.exchange import Exchange, ExchangeReply, HeldLease, Renewed
 from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId

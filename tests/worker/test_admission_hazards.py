@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 import pytest
-from tests.worker.seen import eventually, record, worked, working
+from tests.worker.observe import eventually, record, worked, working
 
 from leaseway import App, BadValue, Budget, Context, Limit, State, TransientError
 from leaseway.domain.errors import StoreRefused, UnknownOutcome

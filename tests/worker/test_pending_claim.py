@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.worker.seen import eventually
+from tests.worker.observe import eventually
 
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.domain.exchange import Exchange, ExchangeReply, Wants
