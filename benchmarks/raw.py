@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from leaseway.bench.processes import TEXT
-from leaseway.stores.sqlite.migrate import migrate
+from leaseway.stores.sqlite.schema import migrate
 from leaseway.system import SystemIds
 
 BATCH = 500

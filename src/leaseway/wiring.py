@@ -14,7 +14,7 @@ from leaseway.telemetry.tracing import tracing_here
 from leaseway.worker.environment import Environment
 
 if TYPE_CHECKING:
-    from leaseway.stores.http.client import Line
+    from leaseway.stores.http.client import ServiceClient
 
 KNOWN = (
     "sqlite:///work.db (relative path), sqlite:////var/lib/work.db (absolute path), postgresql://user@host/database, "
@@ -51,16 +51,18 @@ def store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -
             raise StoreRefused(f"{scheme}:// is not a store that this leaseway knows; there are {KNOWN}")
 
 
-def line_to(url: str, key: str | None, tracing: Tracing | None = None) -> "Line":
+def line_to(url: str, key: str | None, tracing: Tracing | None = None) -> "ServiceClient":
     try:
-        from leaseway.stores.http.client import Line
+        from leaseway.stores.http.client import ServiceClient
     except ModuleNotFoundError as error:
         if error.name != "httpx2":
             raise
         raise StoreRefused("a service needs a client for HTTP; install it with: pip install 'leaseway[http]'") from None
-    from leaseway.stores.http.address import address_of
+    from leaseway.stores.http.address import parse_address
 
-    return Line(address_of(url, key), tracing.origin if tracing is not None and tracing.has_traces else None)
+    return ServiceClient(
+        parse_address(url, key), tracing.origin if tracing is not None and tracing.has_traces else None
+    )
 
 
 def postgres_driver() -> None:

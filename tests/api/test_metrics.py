@@ -19,7 +19,7 @@ from leaseway.domain.lane import LaneCount
 from leaseway.stores.memory.reads import MemoryInspection
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import Worker, done, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, new_job
 
 
 async def submit(served: Served, **more: object) -> None:
@@ -180,7 +180,7 @@ async def test_what_ended_while_others_were_pruned_is_counted() -> None:
     """If as many jobs are pruned as end, the number of jobs per lane does not change."""
     clock = FakeClock()
     store, ends = MemoryStore(clock.now_us), OutcomeCounters()
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await store.jobs.submit([new_job(1), new_job(2)])
     await worker.settle(done(await worker.claim_one()))
     await ends.update(MemoryInspection(store.state), await store.reads.lanes(), await store.reads.now())

@@ -36,14 +36,14 @@ from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
 from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.schedule import Schedule
-from leaseway.stores.http.address import address_of
-from leaseway.stores.http.client import Line
+from leaseway.stores.http.address import parse_address
+from leaseway.stores.http.client import ServiceClient
 from leaseway.stores.http.protocol import VERBS
 from leaseway.stores.http.store import HttpStore
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import Worker, done, id_of, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, id_of, keyed_job, new_job
 from leaseway.wiring import build_environment
 from leaseway.worker.environment import Environment
 
@@ -119,13 +119,13 @@ async def test_a_worker_of_one_tenant_gets_nothing_of_others(
     inside = served.service.world.store
     await inside.jobs.submit([new_job(n, tenant="acme" if n % 2 else "globex") for n in range(6)])
     store = world((await key_for(served, "acme", Role.WORKER)).text).store
-    worker = Worker(store)
+    worker = ContractWorker(store)
     assert [lease.tenant for lease in await worker.claim(6)] == ["acme"] * 3
     assert await store.jobs.wait_us(("default",)) != 0
     assert {lane.tenant for lane in await store.reads.lanes()} == {"acme"}
     sneaky = replace(worker.wants(6), tenant="globex")
     assert (await worker.exchange(wants=sneaky)).leases == ()
-    everybody = Worker(world((await key_for(served, None, Role.WORKER)).text).store)
+    everybody = ContractWorker(world((await key_for(served, None, Role.WORKER)).text).store)
     wants = everybody.wants(6)
     assert [lease.tenant for lease in (await everybody.exchange(wants=wants)).leases] == ["globex"] * 3
     assert len((await everybody.exchange(wants=wants, repeat=True)).leases) == 3
@@ -138,12 +138,12 @@ async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
     """A worker of one tenant could otherwise change schedules and limits of all tenants."""
     mine = world((await key_for(served, "acme", Role.WORKER)).text)
     await served.service.world.store.jobs.submit([new_job(1, tenant="acme")])
-    (lease,) = await Worker(mine.store).claim(1)
+    (lease,) = await ContractWorker(mine.store).claim(1)
     with pytest.raises(StoreRefused, match="tenant acme only"):
-        await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="globex"),)))
+        await ContractWorker(mine.store).settle(done(lease, children=(new_job(2, tenant="globex"),)))
     with pytest.raises(BadValue, match="needs"):
-        await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme", needs="no json"),)))
-    await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme"),)))
+        await ContractWorker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme", needs="no json"),)))
+    await ContractWorker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme"),)))
     with pytest.raises(StoreRefused, match="schedules belong to all tenants"):
         await mine.store.schedules.declare([Schedule(name="nightly", kind="add", cron="0 3 * * *")])
     with pytest.raises(StoreRefused, match="undefined limits"):
@@ -186,7 +186,7 @@ async def test_an_operator_leases_nothing(served: Served, world: Callable[[str],
     """An operator's key in a browser must not be able to take work away from workers."""
     store = world((await operator_of(served)).text).store
     with pytest.raises(StoreRefused, match="lacks the scope work"):
-        await Worker(store).claim(1)
+        await ContractWorker(store).claim(1)
 
 
 @pytest.mark.parametrize("key", [None, f"lw_{'a' * 12}_{'B' * 27}"])
@@ -195,7 +195,7 @@ async def test_who_is_not_known_is_told_how_to_be(
 ) -> None:
     """A worker without a key must name the variable to set."""
     with pytest.raises(StoreRefused, match="LEASEWAY_KEY"):
-        await Worker(world(key).store).claim(1)
+        await ContractWorker(world(key).store).claim(1)
 
 
 # -- validation -----------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ async def spoken_to(answer: bytes | None) -> tuple[asyncio.Server, HttpStore]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    return server, HttpStore(Line(address_of(f"http://127.0.0.1:{port}")))
+    return server, HttpStore(ServiceClient(parse_address(f"http://127.0.0.1:{port}")))
 
 
 def said(status: int, body: str) -> bytes:
@@ -362,24 +362,24 @@ def test_keys_do_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(StoreRefused, match="in the clear"):
         App("http://jobs.example")
     for url in ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://jobs.example/"):
-        assert not address_of(url).url.endswith("/")
+        assert not parse_address(url).url.endswith("/")
     monkeypatch.setenv("LEASEWAY_INSECURE", "1")
-    assert address_of("http://jobs.example").url == "http://jobs.example"
+    assert parse_address("http://jobs.example").url == "http://jobs.example"
 
 
 def test_a_key_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Representations and error messages end up in logs."""
     key = f"lw_{'a' * 12}_{'B' * 27}"
-    assert "BBB" not in repr(address_of("https://jobs.example", key))
+    assert "BBB" not in repr(parse_address("https://jobs.example", key))
     monkeypatch.setenv("LEASEWAY_KEY", key)
-    assert address_of("https://jobs.example").key == key
+    assert parse_address("https://jobs.example").key == key
     for wrong in (f"https://x:{key}@jobs.example", "https://jobs.example?key=x", "https://"):
         with pytest.raises(StoreRefused) as caught:
-            address_of(wrong)
+            parse_address(wrong)
         assert "BBB" not in str(caught.value)
     for wrong in ("lw_short", "with space", "ä"):
         with pytest.raises(StoreRefused, match="no key"):
-            address_of("https://jobs.example", wrong)
+            parse_address("https://jobs.example", wrong)
 
 
 def test_a_key_stays_with_its_service() -> None:

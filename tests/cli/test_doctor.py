@@ -19,7 +19,7 @@ from leaseway.domain.health import (
 )
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.sqlite import health
-from leaseway.stores.sqlite.health import file_system_of
+from leaseway.stores.sqlite.health import file_system_type
 
 HOUR_US = 3_600 * SECOND_US
 
@@ -236,7 +236,7 @@ server:/z /net/fast nfs rw 0 0
 )
 def test_the_file_system_of_the_nearest_mount_counts(path: str, kind: str) -> None:
     """SQLite's locks are unreliable over a network, and the path does not show it."""
-    assert file_system_of(Path(path), MOUNTS) == kind
+    assert file_system_type(Path(path), MOUNTS) == kind
 
 
 def test_a_network_file_system_is_a_problem(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

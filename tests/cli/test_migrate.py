@@ -2,7 +2,7 @@
 
 from tests.cli.place import Place
 
-from leaseway.stores.sqlite.migrate import MIGRATIONS
+from leaseway.stores.sqlite.schema import MIGRATIONS
 
 NEWEST = len(MIGRATIONS)
 

@@ -20,9 +20,9 @@ from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest
 from leaseway.domain.limits.sizing import size_limit
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.redis import connection as connection_module
-from leaseway.stores.redis.address import address_of
+from leaseway.stores.redis.address import parse_address
 from leaseway.stores.redis.connection import script
-from leaseway.stores.redis.limits import RedisLimiter, written
+from leaseway.stores.redis.limits import RedisLimiter, render_definition
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.server import free_port
 from leaseway.testing.valkey import ValkeyServer, valkey_server
@@ -312,7 +312,7 @@ async def test_a_restart_keeps_what_an_operator_said(place: Place) -> None:
 
 def test_a_definition_is_written_without_what_it_leaves_open() -> None:
     """A release that adds a field would otherwise undo what operators said, with the first worker that starts."""
-    assert written(Limit("maps", "20/minute").definition) == (
+    assert render_definition(Limit("maps", "20/minute").definition) == (
         '{"name":"maps","rates":[{"window_us":60000000,"count":20}]}'
     )
 
@@ -561,14 +561,14 @@ async def test_a_user_without_the_rights_is_told_which_are_missing() -> None:
 def test_an_address_that_means_nothing_is_refused_at_once(url: str, says: str) -> None:
     """Not when the first job needs a token."""
     with pytest.raises((StoreRefused, BadValue)) as caught:
-        address_of(url)
+        parse_address(url)
     assert says in str(caught.value)
     assert "hush" not in str(caught.value)
 
 
 def test_valkey_and_its_prefix_are_understood() -> None:
     """Two installations share a server by their prefixes."""
-    address = address_of("valkeys://h:1/2?prefix=test&ssl_cert_reqs=none&pool=3")
+    address = parse_address("valkeys://h:1/2?prefix=test&ssl_cert_reqs=none&pool=3")
     assert (address.url, address.pool) == ("rediss://h:1/2?ssl_cert_reqs=none", 3)
     assert address.key("fence") == "{test}:fence"
 

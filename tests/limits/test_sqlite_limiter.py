@@ -14,7 +14,7 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Granted, Notice, Wait
 from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.stores.sqlite import connection as sqlite_connection
-from leaseway.stores.sqlite.limit_levels import FileLevels, Timepiece, since_boot_us, timepiece, wall_us
+from leaseway.stores.sqlite.limit_levels import FileLevels, LimiterClock, machine_clock, since_boot_us, wall_us
 from leaseway.stores.sqlite.limits import SqliteLimiter
 from leaseway.testing.clock import FakeClock
 
@@ -117,7 +117,7 @@ async def test_where_starts_cannot_be_told_apart_grants_wait_for_the_disk(
 def test_the_clock_of_the_machine_is_moved_to_our_time() -> None:
     """It counts from the start of the machine, and after the next start it would begin anew: a limit that was closed
     for an hour would stay closed for weeks."""
-    piece = timepiece()
+    piece = machine_clock()
     if piece.wall_us is None:
         pytest.skip("this machine has no such clock")
     moved_us = piece.ticks_us() + piece.ahead_us(0)
@@ -127,11 +127,11 @@ def test_the_clock_of_the_machine_is_moved_to_our_time() -> None:
 
 def test_a_machine_that_lost_its_date_goes_on_after_the_last_fence() -> None:
     """Two fences at one instant would be one."""
-    piece = Timepiece(lambda: 5, "second start", lambda: 1_000)
+    piece = LimiterClock(lambda: 5, "second start", lambda: 1_000)
     assert piece.ticks_us() + piece.ahead_us(7_000) == 7_001
 
 
-def levels_at(piece: Timepiece, file: sqlite3.Connection) -> int:
+def levels_at(piece: LimiterClock, file: sqlite3.Connection) -> int:
     """One transaction, in a process of its own; its instant."""
     levels = FileLevels(piece)
     levels.begin(file)
@@ -145,7 +145,7 @@ async def test_a_wall_clock_that_is_set_back_stands_still(path: str, clock: Fake
     await limiter.close()
     ticks = FakeClock()
     with closing(sqlite3.connect(limiter.path, isolation_level=None)) as file:
-        piece = Timepiece(ticks.now_us, is_settable=True)
+        piece = LimiterClock(ticks.now_us, is_settable=True)
         first = levels_at(piece, file)
         ticks.advance(-100)
         assert levels_at(piece, file) == first

@@ -23,7 +23,7 @@ from leaseway.stores.sqlite.search import SearchQuery, search
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.inspection_contract import *  # noqa: F403
-from leaseway.testing.job_store_contract.fixtures import Worker, done, failed, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, failed, new_job
 from leaseway.testing.pauses_contract import *  # noqa: F403
 from leaseway.testing.postgres import PostgresServer
 
@@ -63,7 +63,7 @@ async def test_a_look_at_postgresql_reads_the_end_of_the_history(server: Postgre
     await store.open()
     await store.operations.prune(7 * 86_400 * SECOND_US, 1)  # makes the table of today
     await store.jobs.submit([new_job(number) for number in range(1, 301)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(*[done(lease) for lease in await worker.claim(300)])
     now, seen = await require_inspection(store).recent(0, 0, 1_000)
     assert len(seen) == 300
@@ -111,7 +111,7 @@ async def test_where_very_much_ended_the_last_of_it_is_counted(
     monkeypatch.setattr("leaseway.stores.postgres.reads.PAGES_MAX", 1)
     many = 40
     await store.jobs.submit([new_job(number, payload=f'"{"x" * 1_000}"') for number in range(1, many + 1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     begun = clock.now_us()
     for _ in range(many):
         clock.advance(1)
@@ -130,7 +130,7 @@ MANY, LOOKS = 600, 20
 async def filled(store: SqliteStore | PostgresStore) -> None:
     """Half of them have failed."""
     await store.jobs.submit([new_job(number, tenant=f"t{number % 2}", attempts_max=1) for number in range(MANY)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(*(failed(lease) for lease in await worker.claim(MANY // 2)))
 
 

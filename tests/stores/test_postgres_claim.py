@@ -16,7 +16,7 @@ from leaseway.domain.lane import share
 from leaseway.domain.tenant import WEIGHT_MAX
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, counts, done, id_of, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
 FAR = 10_000
@@ -67,7 +67,7 @@ def test_the_server_shares_as_the_domain_does(sharing: Any, wanted: int, lanes: 
 async def test_changes_of_many_lanes_are_folded_by_every_exchange(server: PostgresServer) -> None:
     """Every survey adds them up for each lane: with thousands of tenants an exchange became nine times slower."""
     async with opened(server) as store:
-        worker = Worker(store)
+        worker = ContractWorker(store)
         most = 0
         for turn in range(8):
             await store.jobs.submit([new_job(100 * turn + n, tenant=f"t{n}") for n in range(60)])
@@ -86,7 +86,7 @@ class Long:
     def __init__(self, store: PostgresStore, clock: FakeClock) -> None:
         self.store = store
         self.clock = clock
-        self.worker = Worker(store)
+        self.worker = ContractWorker(store)
         self.claimed: list[str] = []
 
     async def claim(self, number: int) -> list[Lease]:
@@ -174,7 +174,7 @@ async def test_a_resume_point_belongs_to_one_lane_of_one_schema(server: Postgres
         await store.jobs.submit([new_job(number, tenant="a") for number in range(FAR)])
         await store.jobs.submit([new_job(FAR + number, tenant="b") for number in range(FAR)])
         await Long(store, clock).mark(500)
-        leases = await Worker(store).claim(4)
+        leases = await ContractWorker(store).claim(4)
         assert [lease.id for lease in leases] == [id_of(number) for number in (501, 502, FAR, FAR + 1)]
 
 
@@ -201,7 +201,7 @@ async def test_sessions_that_claim_at_the_same_time_never_get_the_same_job(serve
         claimed: list[str] = []
 
         async def work(store: PostgresStore, name: str) -> None:
-            worker, previous = Worker(store, name), ()
+            worker, previous = ContractWorker(store, name), ()
             while True:
                 answer = await worker.exchange(*map(done, previous), wants=worker.wants(97))
                 assert answer.lost == ()
@@ -225,7 +225,7 @@ async def test_a_job_locked_by_another_claim_is_skipped_and_found_later(server: 
         await transaction.start()
         sql = f"SELECT id FROM {schema}.exchange('other', '{{default}}', 1, 't', false" + ", NULL" * 12 + ")"
         assert [row["id"] for row in await connection.fetch(sql)] == [id_of(1)]
-        assert [lease.id for lease in await Worker(store).claim(2)] == [id_of(2)]
+        assert [lease.id for lease in await ContractWorker(store).claim(2)] == [id_of(2)]
         await transaction.rollback()
-        assert [lease.id for lease in await Worker(store).claim(2)] == [id_of(1)]
+        assert [lease.id for lease in await ContractWorker(store).claim(2)] == [id_of(1)]
         assert await store.reads.lanes() == await recounted(store)

@@ -26,7 +26,7 @@ from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.job_store_contract.fixtures import (
     ALL,
     HOUR_US,
-    Worker,
+    ContractWorker,
     cancelled,
     counts,
     done,
@@ -112,7 +112,7 @@ async def test_a_submission_repeated_after_its_job_has_finished_is_known(
     """The reply was lost, and the worker finished the job before the repetition."""
     job = keyed_job(1) if keyed else new_job(1)
     await stores[0].jobs.submit([job])
-    await Worker(stores[1]).settle(done(await Worker(stores[1]).claim_one()))
+    await ContractWorker(stores[1]).settle(done(await ContractWorker(stores[1]).claim_one()))
     for batch in ([job], [job, new_job(2)]):
         assert (await stores[2].jobs.submit(batch))[0] == Submitted(job.id)
     assert await counts(stores[3]) == {"ready": 1, "done": 1}
@@ -126,7 +126,7 @@ async def test_a_submission_repeated_while_its_job_finishes_is_known(
     """The other transaction commits between lookup and insert: the job must not run a second time."""
     job, others = new_job(1), [new_job(2)][: batch - 1]
     await stores[0].jobs.submit([job, *others])
-    lease = await Worker(stores[0]).claim_one()
+    lease = await ContractWorker(stores[0]).claim_one()
     async with connected(server) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -147,7 +147,7 @@ async def test_a_submission_repeated_while_its_job_is_retried_is_known(
     """A retried job moves from the history back to the jobs, and is in neither table for a moment."""
     job = new_job(1)
     await stores[0].jobs.submit([job])
-    await Worker(stores[0]).settle(failed(await Worker(stores[0]).claim_one()))
+    await ContractWorker(stores[0]).settle(failed(await ContractWorker(stores[0]).claim_one()))
     async with connected(server) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -173,7 +173,7 @@ async def persistent(call: Awaitable[T]) -> T | None:
 
 async def test_settling_and_renewing_the_same_jobs_does_not_deadlock(stores: list[PostgresStore]) -> None:
     """The worker settles while its lease renewal runs; that happens all the time and must not cost a second."""
-    one, two = Worker(stores[0]), stores[1]
+    one, two = ContractWorker(stores[0]), stores[1]
     for round_ in range(6):
         await stores[0].jobs.submit([new_job(1_000 * round_ + n) for n in range(120)])
         leases = list(await one.claim(120))
@@ -193,9 +193,9 @@ async def test_settling_and_renewing_the_same_jobs_does_not_deadlock(stores: lis
 async def test_a_job_settled_twice_at_once_has_one_outcome(stores: list[PostgresStore]) -> None:
     """Two processes with the same token store one result, and both learn that the job is settled."""
     await stores[0].jobs.submit([new_job(n) for n in range(50)])
-    leases = await Worker(stores[0]).claim(50)
-    first = Worker(stores[0]).settle(*(done(lease, result='"first"') for lease in leases))
-    second = Worker(stores[1]).settle(*(done(lease, result='"second"') for lease in reversed(leases)))
+    leases = await ContractWorker(stores[0]).claim(50)
+    first = ContractWorker(stores[0]).settle(*(done(lease, result='"first"') for lease in leases))
+    second = ContractWorker(stores[1]).settle(*(done(lease, result='"second"') for lease in reversed(leases)))
     answers = await asyncio.gather(first, second)
     assert [answer.lost for answer in answers] == [(), ()]
     assert await counts(stores[0]) == {"done": 50}
@@ -205,9 +205,9 @@ async def test_a_job_settled_twice_at_once_has_one_outcome(stores: list[Postgres
 async def test_a_lease_that_expires_while_it_is_settled_ends_once(stores: list[PostgresStore]) -> None:
     """All other workers try to reclaim it at the same time."""
     await stores[0].jobs.submit([new_job(n, lease_us=1) for n in range(30)])
-    leases = await Worker(stores[0]).claim(30)
-    settling = asyncio.ensure_future(Worker(stores[0]).settle(*map(done, leases)))
-    claims = await asyncio.gather(*(Worker(store, f"w{n}").claim(30) for n, store in enumerate(stores[1:])))
+    leases = await ContractWorker(stores[0]).claim(30)
+    settling = asyncio.ensure_future(ContractWorker(stores[0]).settle(*map(done, leases)))
+    claims = await asyncio.gather(*(ContractWorker(store, f"w{n}").claim(30) for n, store in enumerate(stores[1:])))
     settled = await settling
     assert await stores[0].reads.lanes() == await recounted(stores[0])
     finished = (await counts(stores[0])).get("done", 0)
@@ -221,7 +221,7 @@ async def test_a_late_result_is_rejected_while_the_job_is_being_leased_again(
     server: PostgresServer, stores: list[PostgresStore], failed_before: bool
 ) -> None:
     """The fence: the job got a new lease between the lookup and the write of the late worker."""
-    late, schema = Worker(stores[0], "late"), stores[0].address.schema
+    late, schema = ContractWorker(stores[0], "late"), stores[0].address.schema
     await stores[0].jobs.submit([new_job(1, lease_us=1)])
     lease = await late.claim_one()
     if failed_before:
@@ -255,7 +255,7 @@ class Storm:
 
     async def blow(self, name: int) -> None:
         store = self.stores[name % len(self.stores)]
-        worker, leases = Worker(store, f"worker-{name}"), list[Lease]()
+        worker, leases = ContractWorker(store, f"worker-{name}"), list[Lease]()
         for _ in range(25):
             verb = self.chance.choice([self.submit, self.submit, self.cancel, self.replay, self.discard, self.prune])
             await persistent(verb(store))

@@ -14,7 +14,7 @@ from tests.stores.postgres_support import SOON_SECONDS, address, connected, new_
 from leaseway import App
 from leaseway.domain.errors import LeasewayError, UsageError
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, ids_in, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ async def test_two_loops_use_one_store_at_the_same_time(server: PostgresServer, 
         await store.jobs.submit([new_job(number) for number in range(200)])
 
         async def work() -> int:
-            worker, worked = Worker(store, f"worker-{threading.get_ident()}"), 0
+            worker, worked = ContractWorker(store, f"worker-{threading.get_ident()}"), 0
             while leases := await worker.claim(7):
                 await worker.settle(*map(done, leases))
                 worked += len(leases)

@@ -11,7 +11,16 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Submitted
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import ALL, Worker, counts, done, failed, id_of, ids_in, new_job
+from leaseway.testing.job_store_contract.fixtures import (
+    ALL,
+    ContractWorker,
+    counts,
+    done,
+    failed,
+    id_of,
+    ids_in,
+    new_job,
+)
 from leaseway.testing.postgres import PostgresServer
 
 DAY_US = 86_400 * SECOND_US
@@ -43,7 +52,7 @@ async def tables(server: PostgresServer, store: PostgresStore) -> set[str]:
 
 
 async def finish(store: PostgresStore, *numbers: int, fails: bool = False) -> None:
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await store.jobs.submit([new_job(number) for number in numbers])
     leases = await worker.claim(len(numbers))
     await worker.settle(*((failed if fails else done)(lease) for lease in leases))

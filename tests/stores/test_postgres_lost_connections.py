@@ -21,7 +21,16 @@ from leaseway.domain.errors import StoreBusy, TransientError, UnknownOutcome
 from leaseway.domain.job import Submitted
 from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, ids_in, job_of, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import (
+    ContractWorker,
+    counts,
+    done,
+    id_of,
+    ids_in,
+    job_of,
+    keyed_job,
+    new_job,
+)
 from leaseway.testing.postgres import PostgresServer
 
 
@@ -56,7 +65,7 @@ async def test_a_submission_whose_connection_dies_is_unknown_and_can_be_repeated
 async def test_an_exchange_whose_connection_dies_writes_nothing_and_can_be_repeated(server: PostgresServer) -> None:
     """Settling and claiming are one transaction: neither may happen without the other."""
     async with opened(server) as store:
-        worker = Worker(store)
+        worker = ContractWorker(store)
         await store.jobs.submit([new_job(1), new_job(2)])
         (lease,) = await worker.claim()
         wants = worker.wants()
@@ -225,7 +234,7 @@ async def test_closing_a_store_during_a_call_leaves_no_session(server: PostgresS
 async def test_a_transaction_of_several_statements_is_all_or_nothing(server: PostgresServer) -> None:
     """An exchange that settles a job twice uses several statements and must not stop halfway."""
     async with opened(server) as store:
-        worker = Worker(store)
+        worker = ContractWorker(store)
         await store.jobs.submit([new_job(1)])
         lease = await worker.claim_one()
         lock = f"LOCK TABLE {store.address.schema}.lanes IN ACCESS EXCLUSIVE MODE"

@@ -24,7 +24,7 @@ from leaseway.stores.postgres import schema as migrations
 from leaseway.stores.postgres.address import check_schema
 from leaseway.stores.postgres.connection import CALL_SECONDS_MAX
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, ids_in, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
 VERSIONS = len(migrations.MIGRATIONS)
@@ -82,7 +82,7 @@ async def test_a_failing_next_migration_leaves_the_previous_version_in_use(
         await error_of(store.open())
         assert await object_count(server, store.address.schema) == before
         assert (await store.versions()).present == VERSIONS
-        await Worker(store).settle(done(await Worker(store).claim_one()))
+        await ContractWorker(store).settle(done(await ContractWorker(store).claim_one()))
         assert await counts(store) == {"done": 1}
 
 
@@ -210,10 +210,10 @@ async def test_two_schemas_of_one_database_are_independent(server: PostgresServe
         await one.jobs.submit([new_job(1)])
         await other.jobs.submit([new_job(1, queue="q"), new_job(2)])
         assert (await ids_in(one), await ids_in(other)) == ([id_of(1)], [id_of(1), id_of(2)])
-        assert [lease.id for lease in await Worker(one).claim(9, ("default", "q"))] == [id_of(1)]
+        assert [lease.id for lease in await ContractWorker(one).claim(9, ("default", "q"))] == [id_of(1)]
         assert await counts(other) == {"ready": 1}
         await value(server, f"DROP SCHEMA {one.address.schema} CASCADE")
-        assert len(await Worker(other).claim(9, ("default", "q"))) == 2
+        assert len(await ContractWorker(other).claim(9, ("default", "q"))) == 2
 
 
 async def test_schemas_of_one_database_migrate_at_the_same_time(server: PostgresServer) -> None:
@@ -242,7 +242,7 @@ async def test_a_schema_of_the_longest_name_works(server: PostgresServer) -> Non
     async with opened(server, schema) as store:
         await store.jobs.submit([new_job(1)])
         await value(server, f"SELECT {schema}.notify_workers()")
-        await Worker(store).settle(done(await Worker(store).claim_one()))
+        await ContractWorker(store).settle(done(await ContractWorker(store).claim_one()))
         assert await counts(store) == {"done": 1}
 
 

@@ -10,7 +10,7 @@ from tests.stores.postgres_support import SOON_SECONDS, connected, opened, seen_
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.stores.postgres import notify
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import Worker, done, id_of, ids_in, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, id_of, ids_in, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
 LONG_SECONDS = 600.0
@@ -116,7 +116,7 @@ async def test_a_notification_that_cannot_be_sent_is_ignored(
         await value(server, f"DROP FUNCTION {store.address.schema}.notify_workers()")
         await store.jobs.submit([new_job(1)])
         await store.jobs.submit([new_job(2)])
-        assert len(await Worker(store).claim(9)) == 2
+        assert len(await ContractWorker(store).claim(9)) == 2
 
 
 @pytest.mark.parametrize("fault", ["RAISE 'no'", "PERFORM pg_sleep(600)"])
@@ -131,7 +131,7 @@ async def test_a_job_is_stored_even_if_its_notification_fails(server: PostgresSe
         async with store.connections.borrow() as connection:  # the connection that the submission will borrow
             await connection.execute("SET statement_timeout = 200")
         await store.jobs.submit([new_job(1)])
-        assert len(await Worker(store).claim(9)) == 1
+        assert len(await ContractWorker(store).claim(9)) == 1
 
 
 async def test_a_statement_cancelled_after_the_commit_has_an_unknown_outcome(
@@ -208,7 +208,7 @@ async def test_in_an_idle_process_the_notification_is_part_of_the_submission(
 async def test_retries_and_children_wake_workers_as_well(pair: Pair) -> None:
     """A retry, a retried dead letter and a child are work, too."""
     await pair.other.jobs.submit([new_job(1)])
-    worker = Worker(pair.other)
+    worker = ContractWorker(pair.other)
     lease = await worker.claim_one()
     waiting = await pair.waiting()
     await worker.settle(retry(lease))
@@ -311,7 +311,7 @@ async def test_claims_and_results_send_no_notification(server: PostgresServer) -
             while not heard:
                 await connection.fetchval("SELECT 1")
         heard.clear()
-        worker = Worker(store)
+        worker = ContractWorker(store)
         leases = await worker.claim(5)
         await worker.exchange(*map(done, leases), wants=worker.wants(5))
         await store.operations.prune(0, 10)

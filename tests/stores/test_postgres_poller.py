@@ -14,7 +14,7 @@ from leaseway.stores.postgres import notify
 from leaseway.stores.postgres.jobs import FORECASTS_MAX, PostgresJobs, Question
 from leaseway.stores.postgres.notify import IdleForecast
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import Worker, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, new_job
 from leaseway.testing.postgres import PostgresServer
 
 QUEUES = ("default",)
@@ -215,4 +215,4 @@ async def test_a_claim_ignores_forecasts(server: PostgresServer, pair: tuple[Pos
     _, other = pair
     await submit_unannounced(server, other)
     assert await other.jobs.wait_us(QUEUES) is None
-    assert len(await Worker(other).claim()) == 1
+    assert len(await ContractWorker(other).claim()) == 1

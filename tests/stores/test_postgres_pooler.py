@@ -13,7 +13,16 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.domain.job import Submitted
 from leaseway.ports.store import require_inspection
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, failed, id_of, keyed_job, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import (
+    ContractWorker,
+    counts,
+    done,
+    failed,
+    id_of,
+    keyed_job,
+    new_job,
+    retry,
+)
 from leaseway.testing.postgres import PostgresServer
 
 STARTUP, SSL_REQUEST, CANCEL = 196_608, 80_877_103, 80_877_102
@@ -178,7 +187,7 @@ async def test_without_the_option_the_error_suggests_it(pooler: Pooler) -> None:
 
 async def test_every_verb_works_with_another_session_per_transaction(store: PostgresStore) -> None:
     """Settings, prepared statements and locks of a session are lost."""
-    worker = Worker(store)
+    worker = ContractWorker(store)
     assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
     assert await store.jobs.submit([keyed_job(2), new_job(3), new_job(4)])
     leases = await worker.claim(4)
@@ -198,7 +207,7 @@ async def test_many_clients_share_few_sessions(store: PostgresStore, pooler: Poo
     """That is the purpose of a pooler; no answer may go to the wrong client."""
     # With a key, each submission is a transaction of its own; without, they would be coalesced.
     await asyncio.gather(*(store.jobs.submit([keyed_job(number, key=f"k{number}")]) for number in range(60)))
-    claims = await asyncio.gather(*(Worker(store, f"w{n}").claim(10) for n in range(8)))
+    claims = await asyncio.gather(*(ContractWorker(store, f"w{n}").claim(10) for n in range(8)))
     ids = [lease.id for claim in claims for lease in claim]
     assert len(ids) == len(set(ids)) == 60
     assert pooler.transactions > 60
@@ -223,7 +232,7 @@ async def test_no_state_is_left_in_a_session(server: PostgresServer) -> None:
     async with opened(server, pooler="transaction", pool="1") as store:
         await store.jobs.submit([new_job(number) for number in range(5)])
         await store.jobs.submit([new_job(9)])
-        await Worker(store).settle(*map(done, await Worker(store).claim(5)))
+        await ContractWorker(store).settle(*map(done, await ContractWorker(store).claim(5)))
         assert not await store.notifications.wait(0.001)
         async with store.connections.borrow() as connection:
             assert [
@@ -244,7 +253,7 @@ async def test_resume_points_in_shared_sessions_lose_no_job(
     async with opened(server, pooler="transaction", pool="1") as store:
         await store.jobs.submit([new_job(number) for number in range(10_500)])
         claimed: list[Any] = []
-        while leases := await Worker(store).claim(3_000):
+        while leases := await ContractWorker(store).claim(3_000):
             claimed += [lease.id for lease in leases]
         assert len(claimed) == len(set(claimed)) == 10_500
 

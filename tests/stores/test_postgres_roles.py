@@ -17,7 +17,16 @@ from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.ports.store import require_inspection, require_pauses
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import ALL, Worker, done, failed, held, id_of, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import (
+    ALL,
+    ContractWorker,
+    done,
+    failed,
+    held,
+    id_of,
+    keyed_job,
+    new_job,
+)
 from leaseway.testing.postgres import PostgresServer
 
 ROLES = ("reader", "submitter", "worker", "operator")
@@ -97,7 +106,7 @@ async def test_a_submitter_cannot_read_jobs(town: Town) -> None:
             store.reads.errors(id_of(1)),
             store.reads.lanes(),
             store.schedules.all(),
-            Worker(store).claim(),
+            ContractWorker(store).claim(),
             store.operations.cancel(id_of(1)),
             store.operations.prune(0, 10),
             store.jobs.wait_us(("default",)),
@@ -115,7 +124,7 @@ async def test_a_reader_cannot_change_anything(town: Town) -> None:
         for call in (
             store.jobs.submit([new_job(2)]),
             store.jobs.submit([keyed_job(2)]),
-            Worker(store).claim(),
+            ContractWorker(store).claim(),
             store.operations.cancel(id_of(1)),
             store.operations.prune(0, 10),
             store.schedules.declare([DAILY]),
@@ -128,7 +137,7 @@ async def test_a_reader_cannot_change_anything(town: Town) -> None:
 async def test_a_worker_cannot_do_what_operators_do(town: Town) -> None:
     """Handlers run third-party code, which must not be able to delete dead letters."""
     lease = await leased(town.owner)
-    await Worker(town.owner).settle(failed(lease))
+    await ContractWorker(town.owner).settle(failed(lease))
     async with town.store("worker") as store:
         for call in (
             store.operations.cancel(id_of(1)),
@@ -145,7 +154,7 @@ async def test_a_worker_cannot_do_what_operators_do(town: Town) -> None:
 
 async def leased(store: PostgresStore, number: int = 1) -> Lease:
     await store.jobs.submit([new_job(number)])
-    return await Worker(store).claim_one()
+    return await ContractWorker(store).claim_one()
 
 
 # -- all that it needs ------------------------------------------------------------------------------------------------
@@ -165,7 +174,7 @@ async def test_a_submitter_can_submit_in_every_way(town: Town) -> None:
 
 async def test_a_reader_can_read_everything_but_keys(town: Town) -> None:
     """A missing grant would break the doctor and the dashboard."""
-    await Worker(town.owner).settle(failed(await leased(town.owner)))
+    await ContractWorker(town.owner).settle(failed(await leased(town.owner)))
     await town.owner.schedules.declare([DAILY])
     async with town.store("reader") as store:
         assert (await store.reads.job(id_of(1))) is not None
@@ -187,7 +196,7 @@ async def test_a_reader_can_read_partitions_that_are_created_later(town: Town) -
     async with town.store("worker") as worker:
         await value(town.server, f"SELECT {town.schema}.prune(0, 0, 4102444800000000)")  # in the year 2100
         assert await value(town.server, f"SELECT to_regclass('{town.schema}.history_21000101') IS NOT NULL")
-        await Worker(worker).settle(done(await leased(worker)))
+        await ContractWorker(worker).settle(done(await leased(worker)))
     async with town.store("reader") as store:
         assert len(await store.reads.jobs(ALL)) == 1
 
@@ -216,13 +225,13 @@ async def test_a_worker_can_do_everything_that_workers_do(town: Town) -> None:
         assert (await store.jobs.renew([held(lease)])).lost == ()
         assert await store.jobs.checkpoint(lease.id, lease.token, "1")
         await store.jobs.report([ProgressReport(lease.id, lease.token, "half")])
-        await Worker(store).settle(done(lease), done(lease))
+        await ContractWorker(store).settle(done(lease), done(lease))
         await store.schedules.declare([DAILY])
         (row,) = await store.schedules.all()
         assert await store.schedules.fire("daily", row.seen, row.now, [new_job(2)])
         assert await store.operations.prune(0, 10) == 1
         await store.jobs.submit([new_job(3, needs="maps")])
-        assert len(await Worker(store).claim(admits={Gate("maps", "default"): 1})) == 1
+        assert len(await ContractWorker(store).claim(admits={Gate("maps", "default"): 1})) == 1
         assert await store.tenants.all() == []
 
 

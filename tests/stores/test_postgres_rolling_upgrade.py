@@ -20,7 +20,7 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.stores.postgres import schema as migrations
 from leaseway.stores.postgres.statements import rows
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, counts, done, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
 ENOUGH = 20
@@ -78,7 +78,7 @@ class Client:
             await asyncio.sleep(0.005)
 
     async def work(self) -> None:
-        worker = Worker(self.store, self.name)
+        worker = ContractWorker(self.store, self.name)
         while True:
             for lease in await worker.claim(2):
                 answer = await worker.settle(done(lease))
@@ -130,7 +130,7 @@ async def settle_the_rest(store: PostgresStore) -> None:
     """The jobs that were ready or leased when the clients were stopped."""
     async with store.connections.borrow() as connection:
         await connection.execute(f"UPDATE {store.address.quoted}.jobs SET until = 0 WHERE state = 'leased'")
-    worker = Worker(store, "last")
+    worker = ContractWorker(store, "last")
     while leases := await worker.claim(100):
         await worker.settle(*map(done, leases))
 

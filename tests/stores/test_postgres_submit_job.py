@@ -12,7 +12,7 @@ from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import State
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.system import ALPHABET
-from leaseway.testing.job_store_contract.fixtures import Worker, counts, ids_in
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, counts, ids_in
 from leaseway.testing.postgres import PostgresServer
 
 
@@ -174,4 +174,4 @@ async def test_many_sessions_submit_at_once(server: PostgresServer) -> None:
         ids = await asyncio.gather(*(value(server, sql, str(n % 10)) for n in range(30)))
         assert len(set(ids)) == 10
         assert await counts(store) == {"ready": 10}
-        assert len(await Worker(store).claim(20)) == 10
+        assert len(await ContractWorker(store).claim(20)) == 10

@@ -10,7 +10,7 @@ from leaseway.domain.job import NewJob
 from leaseway.stores.postgres import rows
 from leaseway.testing.job_store_contract.fixtures import (
     HOUR_US,
-    Worker,
+    ContractWorker,
     counts,
     done,
     id_of,
@@ -30,7 +30,7 @@ async def test_uniform_jobs_keep_their_order_and_payloads(server: PostgresServer
     async with opened(server) as store:
         answers = await store.jobs.submit(many(1, 9))
         assert [(answer.id, answer.replayed) for answer in answers] == [(id_of(n), False) for n in range(1, 10)]
-        leases = await Worker(store).claim(20)
+        leases = await ContractWorker(store).claim(20)
         assert [(lease.id, lease.payload) for lease in leases] == [(job.id, job.payload) for job in many(1, 9)]
 
 
@@ -38,7 +38,7 @@ async def test_known_jobs_are_not_stored_again_whatever_their_state(server: Post
     """Two are done, one is leased, three wait, three are new: a repetition stores only the last three."""
     async with opened(server) as store:
         await store.jobs.submit(many(1, 6))
-        worker = Worker(store)
+        worker = ContractWorker(store)
         await worker.settle(*(done(lease) for lease in await worker.claim(2)))
         await worker.claim(1)
         await store.jobs.submit(many(1, 9))
@@ -72,7 +72,7 @@ async def test_uniform_jobs_can_be_scheduled(server: PostgresServer) -> None:
     async with opened(server) as store:
         await store.jobs.submit(many(1, 4, delay_us=HOUR_US, tenant="later"))
         assert await counts(store, tenant="later") == {"scheduled": 4}
-        assert await Worker(store).claim(5) == ()
+        assert await ContractWorker(store).claim(5) == ()
 
 
 async def test_jobs_that_differ_in_an_option_keep_it(server: PostgresServer) -> None:

@@ -12,12 +12,12 @@ from leaseway.domain.errors import SchemaVersions, StoreRefused, TerminalError
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import JobId, Token, WorkerId
 from leaseway.domain.job import NewJob
-from leaseway.stores.sqlite import migrate
+from leaseway.stores.sqlite import schema
 from leaseway.stores.sqlite.database import statements
-from leaseway.stores.sqlite.migrate import Migration
+from leaseway.stores.sqlite.schema import Migration
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import Worker, done, id_of, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, id_of, new_job
 
 
 @asynccontextmanager
@@ -86,16 +86,16 @@ async def test_the_next_migration_keeps_every_job(tmp_path: Path, monkeypatch: p
     path, clock = str(tmp_path / "work.db"), FakeClock()
     async with opened(path, clock) as store:
         await store.jobs.submit([new_job(1), new_job(2)])
-        lease = await Worker(store).claim_one()
+        lease = await ContractWorker(store).claim_one()
     (tmp_path / "note.sql").write_text(ADD_COLUMN)
     with monkeypatch.context() as newer:
-        newer.setattr(migrate, "MIGRATIONS", (*migrate.MIGRATIONS, Migration("note", [tmp_path / "note.sql"])))
+        newer.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, Migration("note", [tmp_path / "note.sql"])))
         store = SqliteStore(path, clock.now_us)
         assert await store.versions() == SchemaVersions(1, 2)
         assert await store.open() == 1
         assert await store.open() == 0
-        assert (await Worker(store).settle(done(lease))).lost == ()
-        assert [each.id for each in await Worker(store).claim(2)] == [id_of(2)]
+        assert (await ContractWorker(store).settle(done(lease))).lost == ()
+        assert [each.id for each in await ContractWorker(store).claim(2)] == [id_of(2)]
         await store.close()
     older = SqliteStore(path, clock.now_us)
     with pytest.raises(StoreRefused, match="schema version 2, and this leaseway supports versions up to 1"):
@@ -110,11 +110,11 @@ async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatc
         await store.jobs.submit([new_job(1)])
     (tmp_path / "note.sql").write_text(ADD_COLUMN + "CREATE TABLE jobs (id TEXT);\n")
     with monkeypatch.context() as newer:
-        newer.setattr(migrate, "MIGRATIONS", (*migrate.MIGRATIONS, Migration("note", [tmp_path / "note.sql"])))
+        newer.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, Migration("note", [tmp_path / "note.sql"])))
         store = SqliteStore(path, clock.now_us)
         with pytest.raises(TerminalError):
             await store.open()
         await store.close()
     async with opened(path, clock) as store:
         assert await store.versions() == SchemaVersions(1, 1)
-        assert (await Worker(store).claim_one()).id == id_of(1)
+        assert (await ContractWorker(store).claim_one()).id == id_of(1)

@@ -13,25 +13,25 @@ COLUMNS = ("id", "hash", "tenant", "role", "scopes", "name", "created_at", "expi
 SCOPES = msgspec.json.Decoder(tuple[Scope, ...])
 
 
-def key_of(row: Any) -> ApiKey:
+def parse_key(row: Any) -> ApiKey:
     values = dict(zip(COLUMNS, row, strict=True))
     return ApiKey(**values | {"role": Role(values["role"]), "scopes": SCOPES.decode(values["scopes"])})
 
 
-def scopes_text(key: ApiKey) -> str:
+def render_scopes(key: ApiKey) -> str:
     return msgspec.json.encode(key.scopes).decode()
 
 
-def session_of(row: Any) -> Session:
+def parse_session(row: Any) -> Session:
     hash_, key, created_at, expires_at = row
     return Session(hash=hash_, key=key, created_at=created_at, expires_at=expires_at)
 
 
-def taken(id_: str) -> BadValue:
+def key_id_taken(id_: str) -> BadValue:
     return BadValue("id", f"another key has the id {id_}; make a new one")
 
 
-def too_many() -> StoreRefused:
+def too_many_keys() -> StoreRefused:
     return StoreRefused(
         f"there are {KEYS_MAX:,} keys, and that is the most; revoked and expired ones are forgotten after 90 days"
     )

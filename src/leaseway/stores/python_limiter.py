@@ -20,7 +20,7 @@ FORGET_MAX = 2
 """So many old levels are looked at whenever a new one comes: there are never many more than are in use."""
 
 
-class Defined(Struct, frozen=True):
+class StoredLimit(Struct, frozen=True):
     """A definition in force. The code said `declared` last; None: only an operator has spoken."""
 
     definition: LimitDefinition
@@ -28,22 +28,22 @@ class Defined(Struct, frozen=True):
     sizing: Sizing
 
 
-def declared(known: Defined | None, definition: LimitDefinition) -> Defined | None:
+def declare_limit(known: StoredLimit | None, definition: LimitDefinition) -> StoredLimit | None:
     """What the code says, if that is news."""
     if known is not None and known.declared == definition:
         return None
     # A new release of the code does not resume what an operator has paused.
     in_force = definition if known is None else replace(definition, paused=known.definition.paused)
-    return Defined(in_force, definition, sized(known, in_force))
+    return StoredLimit(in_force, definition, next_sizing(known, in_force))
 
 
-def changed(known: Defined | None, definition: LimitDefinition, expected: int | None = None) -> Defined:
+def change_limit(known: StoredLimit | None, definition: LimitDefinition, expected: int | None = None) -> StoredLimit:
     """What an operator says."""
     refuse_stale(f"limit {definition.name}", known.sizing.version if known else 0, expected)
-    return Defined(definition, known.declared if known else None, sized(known, definition))
+    return StoredLimit(definition, known.declared if known else None, next_sizing(known, definition))
 
 
-def sized(known: Defined | None, definition: LimitDefinition) -> Sizing:
+def next_sizing(known: StoredLimit | None, definition: LimitDefinition) -> Sizing:
     return size_limit(definition, known.sizing.version + 1 if known else 1)
 
 
@@ -53,7 +53,7 @@ def check_all(definitions: Iterable[LimitDefinition]) -> None:
         size_limit(check_limit(definition))
 
 
-class Levels(ABC):
+class LimitLevels(ABC):
     """All levels at one instant, for whoever holds the store's lock."""
 
     now: Instant

@@ -13,7 +13,7 @@ from leaseway.testing.clock import FakeClock
 from leaseway.testing.job_store_contract.fixtures import (
     HOUR_US,
     LEASE_US,
-    Worker,
+    ContractWorker,
     done,
     failed,
     id_of,
@@ -44,7 +44,7 @@ async def some_of_everything(store: Store) -> None:
         more = {"delay_us": HOUR_US} if number % 7 == 0 else {}
         shard = {"shard_key": f"s{number % 4}"} if number % 4 else {}
         await store.jobs.submit([new_job(number, kind=kinds[number % 2], attempts_max=1, **lane, **more, **shard)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     leases = await worker.claim(20, ("q0", "q1"))
     await worker.settle(*(done(lease) for lease in leases[:9]), *(failed(lease) for lease in leases[9:15]))
     for number in (3, 14, 29, 30):
@@ -94,8 +94,8 @@ async def test_the_few_jobs_of_a_tenant_are_found_behind_all_others(store: Store
     """A small tenant must see its list at once, however many jobs others have submitted since."""
     await store.jobs.submit([new_job(number, tenant="tiny") for number in (1, 2, 3)])
     await store.jobs.submit([new_job(4, tenant="tiny", delay_us=HOUR_US)])
-    lease, *_ = await Worker(store).claim(1)
-    await Worker(store).settle(done(lease))
+    lease, *_ = await ContractWorker(store).claim(1)
+    await ContractWorker(store).settle(done(lease))
     await store.jobs.submit([new_job(number, tenant="large") for number in range(10, 40)])
     await store.jobs.submit([new_job(number, tenant="large", delay_us=HOUR_US) for number in range(40, 70)])
     found = await require_inspection(store).search(JobFilter(tenant="tiny"), looks=6)
@@ -126,7 +126,7 @@ async def test_who_looks_at_an_empty_store_sees_nothing(store: Store, clock: Fak
 async def test_a_glimpse_tells_what_the_record_tells(store: Store) -> None:
     """Who watches and who asks must not be told different things, whatever became of the job."""
     await store.jobs.submit([new_job(number, tenant=f"t{number % 2}", priority=-number) for number in range(1, 6)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     first, second, _ = await worker.claim(3)
     await worker.settle(done(first), failed(second))
     await store.operations.cancel(id_of(5))
@@ -147,7 +147,7 @@ async def test_of_the_newest_only_so_many_are_seen(store: Store) -> None:
 async def test_what_ended_is_seen_from_an_instant_on_and_the_last_first(store: Store, clock: FakeClock) -> None:
     """Behind a long queue the newest jobs are not those that run: who watches wants to see what is done."""
     await store.jobs.submit([new_job(number) for number in range(1, 11)])
-    worker, before = Worker(store), clock.now_us()
+    worker, before = ContractWorker(store), clock.now_us()
     for number in range(1, 5):
         clock.advance(1)
         await worker.settle(done(await worker.claim_one()))
@@ -161,7 +161,7 @@ async def test_what_ended_is_seen_from_an_instant_on_and_the_last_first(store: S
 async def test_a_retried_job_is_seen_as_it_is_now(store: Store) -> None:
     """It leaves the history and lives again; it must not be seen twice, nor be missed."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(failed(await worker.claim_one()))
     await store.operations.retry(JobFilter(), 1)
     (seen,) = await require_inspection(store).summaries([id_of(1)])
@@ -179,10 +179,10 @@ async def test_workers_are_told_with_what_they_hold(store: Store, clock: FakeClo
     """Who looks at the fleet wants to know who works, how much, and who has not been heard of."""
     await store.jobs.submit([new_job(number) for number in range(1, 5)])
     begun = clock.now_us()
-    await Worker(store, "b").claim(1)
+    await ContractWorker(store, "b").claim(1)
     clock.advance(5)
-    await Worker(store, "b").claim(1)
-    await Worker(store, "a").claim(1)
+    await ContractWorker(store, "b").claim(1)
+    await ContractWorker(store, "a").claim(1)
     later = clock.now_us()
     assert await require_inspection(store).owners() == [
         LeaseOwner(name=WorkerId("a"), leased=1, late=0, heard_at=later, until=later + LEASE_US),
@@ -193,7 +193,7 @@ async def test_workers_are_told_with_what_they_hold(store: Store, clock: FakeClo
 async def test_leases_that_expired_are_told_as_late(store: Store, clock: FakeClock) -> None:
     """Nobody has taken them back, and whoever looks must see that somebody should."""
     await store.jobs.submit([new_job(1)])
-    await Worker(store, "gone").claim(1)
+    await ContractWorker(store, "gone").claim(1)
     clock.advance(LEASE_US // SECOND_US)
     (owner,) = await require_inspection(store).owners()
     assert (owner.leased, owner.late) == (1, 1)
@@ -202,7 +202,7 @@ async def test_leases_that_expired_are_told_as_late(store: Store, clock: FakeClo
 async def test_who_settled_everything_is_no_owner(store: Store) -> None:
     """Only leases make an owner: a worker that left must not stay on the screen."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(done(await worker.claim_one()))
     assert await require_inspection(store).owners() == []
 
@@ -226,7 +226,7 @@ async def test_each_lane_tells_since_when_it_waits(store: Store, clock: FakeCloc
 async def test_a_lane_whose_jobs_are_all_taken_does_not_wait(store: Store) -> None:
     """What runs does not wait."""
     await store.jobs.submit([new_job(1)])
-    await Worker(store).claim(1)
+    await ContractWorker(store).claim(1)
     assert await require_inspection(store).waiting() == []
 
 
@@ -234,7 +234,7 @@ async def test_what_ended_lately_is_counted_by_state(store: Store, clock: FakeCl
     """A rate is made of these; what ended before, and what goes on, must not be in it."""
     await store.jobs.submit([new_job(number) for number in range(1, 4)])
     await store.jobs.submit([new_job(4, tenant="b"), new_job(5), new_job(6)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     leases = {lease.id: lease for lease in await worker.claim(5)}
     await worker.settle(done(leases[id_of(1)]))
     begun = clock.now_us()

@@ -7,13 +7,13 @@ from leaseway.domain.exchange import Gate
 from leaseway.domain.lane import Pause
 from leaseway.ports.store import Store, require_pauses
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import QUEUES, Worker, counts, done, id_of, new_job
+from leaseway.testing.job_store_contract.fixtures import QUEUES, ContractWorker, counts, done, id_of, new_job
 
 NEEDS = '{"limits":[{"name":"maps","limit":"maps","cost":1}],"budgets":[]}'
 
 
 async def claimed(store: Store, *queues: str) -> list[str]:
-    return [lease.id for lease in await Worker(store).claim(10, queues or QUEUES)]
+    return [lease.id for lease in await ContractWorker(store).claim(10, queues or QUEUES)]
 
 
 async def test_nothing_is_claimed_from_a_paused_queue(store: Store) -> None:
@@ -48,7 +48,7 @@ async def test_gates_of_paused_lanes_are_not_told(store: Store) -> None:
     gate = Gate(NEEDS, "default")
     await store.jobs.submit([new_job(1, needs=NEEDS)])
     await require_pauses(store).pause("default")
-    worker = Worker(store)
+    worker = ContractWorker(store)
     told = await worker.exchange(wants=worker.wants(1, admits={gate: 1}))
     assert (told.leases, told.gated) == ((), ())
     await require_pauses(store).resume("default")
@@ -59,7 +59,7 @@ async def test_gates_of_paused_lanes_are_not_told(store: Store) -> None:
 async def test_what_is_leased_goes_on(store: Store) -> None:
     """It has begun: to stop it as well, cancel it."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     lease = await worker.claim_one()
     await require_pauses(store).pause("default")
     assert (await worker.settle(done(lease))).lost == ()

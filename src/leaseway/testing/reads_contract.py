@@ -12,7 +12,7 @@ from leaseway.domain.job import State
 from leaseway.domain.lane import LaneCount
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import ALL, Worker, done, failed, id_of, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import ALL, ContractWorker, done, failed, id_of, new_job, retry
 
 
 async def numbers(store: Store, which: JobFilter = ALL, **options: object) -> list[int]:
@@ -57,7 +57,7 @@ async def test_every_condition_of_a_filter_must_hold(store: Store) -> None:
     await store.jobs.submit(
         [new_job(1, kind="a"), new_job(2, queue="b", shard_key="s"), new_job(3, tenant="c"), new_job(4)]
     )
-    worker = Worker(store)
+    worker = ContractWorker(store)
     (lease,) = await worker.claim(1, ("b",))
     await worker.settle(failed(lease))
     assert await numbers(store, JobFilter(kind="a")) == [1]
@@ -77,7 +77,7 @@ async def test_every_condition_of_a_filter_must_hold(store: Store) -> None:
 async def test_a_filter_looks_at_the_last_error_only(store: Store) -> None:
     """`error_code` says why a job is where it is, not what went wrong long ago."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(retry(await worker.claim_one()))
     lease = await worker.claim_one()
     other = retry(lease).failure
@@ -99,7 +99,7 @@ async def test_every_lane_is_listed_with_its_counters(store: Store, clock: FakeC
     """By queue and tenant; a lane that is empty again stays, at zero."""
     await store.jobs.submit([new_job(1, queue="b", tenant="x"), new_job(2, queue="a", tenant="y")])
     await store.jobs.submit([new_job(3, queue="a", tenant="x", delay_us=9), new_job(4, queue="b", tenant="x")])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     one, _four = await worker.claim(2, ("b",))
     await worker.settle(done(one))
     await store.operations.discard(ALL, 10)

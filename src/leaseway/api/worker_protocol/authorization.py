@@ -71,44 +71,44 @@ async def exchange(world: Environment, caller: Caller, call: Exchange) -> Exchan
     return replace(reply, leases=tuple(lease for lease in reply.leases if lease.tenant == tenant))
 
 
-async def wait_us(world: Environment, caller: Caller, body: requests.Look) -> int | None:
+async def wait_us(world: Environment, caller: Caller, body: requests.WaitRequest) -> int | None:
     found = await world.store.jobs.wait_us(body.queues, body.closed)
     if found == 0 and worker_tenant(caller) is not None:
-        own = [lane for lane in await lanes(world, caller, requests.Nothing()) if lane.queue in body.queues]
+        own = [lane for lane in await lanes(world, caller, requests.EmptyRequest()) if lane.queue in body.queues]
         return 0 if any(lane.ready for lane in own) else POLL_US
     return found
 
 
-async def lanes(world: Environment, caller: Caller, _: requests.Nothing) -> list[LaneCount]:
+async def lanes(world: Environment, caller: Caller, _: requests.EmptyRequest) -> list[LaneCount]:
     tenant = worker_tenant(caller)
     return [lane for lane in await world.store.reads.lanes() if tenant in (None, lane.tenant)]
 
 
-async def tenants(world: Environment, caller: Caller, _: requests.Nothing) -> list[Tenant]:
+async def tenants(world: Environment, caller: Caller, _: requests.EmptyRequest) -> list[Tenant]:
     only = worker_tenant(caller)
     return [tenant for tenant in await world.store.tenants.all() if only in (None, tenant.name)]
 
 
-async def prune(world: Environment, caller: Caller, body: requests.Old) -> int:
+async def prune(world: Environment, caller: Caller, body: requests.PruneRequest) -> int:
     """Does nothing for a worker of one tenant: workers of all tenants prune."""
     return await world.store.operations.prune(body.keep_us, body.limit) if worker_tenant(caller) is None else 0
 
 
-async def prune_budgets(world: Environment, caller: Caller, body: requests.Old) -> int:
+async def prune_budgets(world: Environment, caller: Caller, body: requests.PruneRequest) -> int:
     return await world.ledger.prune(body.keep_us, body.limit) if worker_tenant(caller) is None else 0
 
 
-async def declare(world: Environment, caller: Caller, body: requests.Schedules) -> None:
+async def declare(world: Environment, caller: Caller, body: requests.DeclareSchedulesRequest) -> None:
     require_all_tenants(caller, "schedules")
     await world.store.schedules.declare(body.schedules)
 
 
-async def fire(world: Environment, caller: Caller, body: requests.Fire) -> bool:
+async def fire(world: Environment, caller: Caller, body: requests.FireRequest) -> bool:
     require_all_tenants(caller, "schedules")
     return await world.store.schedules.fire(body.name, body.seen, body.upto, body.jobs)
 
 
-async def declare_limits(world: Environment, caller: Caller, body: requests.Limits) -> None:
+async def declare_limits(world: Environment, caller: Caller, body: requests.DeclareLimitsRequest) -> None:
     if worker_tenant(caller) is None:
         return await world.limiter.definitions.declare(body.definitions)
     known = {definition.name for definition, _ in await world.limiter.definitions.all()}
@@ -116,7 +116,7 @@ async def declare_limits(world: Environment, caller: Caller, body: requests.Limi
         require_all_tenants(caller, "undefined limits")
 
 
-async def declare_budgets(world: Environment, caller: Caller, body: requests.Budgets) -> None:
+async def declare_budgets(world: Environment, caller: Caller, body: requests.DeclareBudgetsRequest) -> None:
     if worker_tenant(caller) is None:
         return await world.ledger.definitions.declare(body.definitions)
     known = {definition.name for definition, _ in await world.ledger.definitions.all()}
@@ -127,7 +127,7 @@ async def declare_budgets(world: Environment, caller: Caller, body: requests.Bud
 # -- clients --------------------------------------------------------------------------------------------------------
 
 
-async def submit(world: Environment, caller: Caller, body: requests.Submit) -> list[Submitted]:
+async def submit(world: Environment, caller: Caller, body: requests.SubmitRequest) -> list[Submitted]:
     """The tenant comes from the credential. A job without a tenant belongs to the caller's."""
     jobs = body.jobs
     if not caller.sees_all:
@@ -142,30 +142,30 @@ async def find_job(world: Environment, caller: Caller, id_: JobId) -> Job | None
     return job if job is not None and caller.sees(job.tenant) else None
 
 
-async def job(world: Environment, caller: Caller, body: requests.OneJob) -> Job | None:
+async def job(world: Environment, caller: Caller, body: requests.JobRequest) -> Job | None:
     return await find_job(world, caller, body.job)
 
 
-async def errors(world: Environment, caller: Caller, body: requests.OneJob) -> list[ErrorRecord]:
+async def errors(world: Environment, caller: Caller, body: requests.JobRequest) -> list[ErrorRecord]:
     return [] if await find_job(world, caller, body.job) is None else await world.store.reads.errors(body.job)
 
 
-async def cancel(world: Environment, caller: Caller, body: requests.OneJob) -> CancelResult:
+async def cancel(world: Environment, caller: Caller, body: requests.JobRequest) -> CancelResult:
     found = await find_job(world, caller, body.job)
     return CancelResult.UNKNOWN if found is None else await world.store.operations.cancel(body.job)
 
 
-async def jobs(world: Environment, caller: Caller, body: requests.Page) -> list[Job]:
+async def jobs(world: Environment, caller: Caller, body: requests.JobsRequest) -> list[Job]:
     which = replace(body.which, tenant=visible_tenant(caller, body.which.tenant))
     return await world.store.reads.jobs(which, before=body.before, limit=body.limit)
 
 
-async def replay(world: Environment, caller: Caller, body: requests.SomeJobs) -> list[JobId]:
+async def replay(world: Environment, caller: Caller, body: requests.BulkRequest) -> list[JobId]:
     which = replace(body.which, tenant=visible_tenant(caller, body.which.tenant))
     return await world.store.operations.retry(which, body.limit)
 
 
-async def discard(world: Environment, caller: Caller, body: requests.SomeJobs) -> list[JobId]:
+async def discard(world: Environment, caller: Caller, body: requests.BulkRequest) -> list[JobId]:
     which = replace(body.which, tenant=visible_tenant(caller, body.which.tenant))
     return await world.store.operations.discard(which, body.limit)
 

@@ -16,7 +16,7 @@ from leaseway.ports.reads import JobReads
 from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import TenantStore
 from leaseway.stores.http.protocol import VERBS, Verb
-from leaseway.stores.http.responses import Said
+from leaseway.stores.http.responses import Answer
 
 REF = "#/components/schemas/Work."
 QUALIFIED = "leaseway.domain."
@@ -25,7 +25,7 @@ QUALIFIED = "leaseway.domain."
 
 def wrapped_type(kind: Any) -> Any:
     """The type of a value that is wrapped in an object for the wire."""
-    return get_args(kind)[0] if get_origin(kind) is Said else kind
+    return get_args(kind)[0] if get_origin(kind) is Answer else kind
 
 
 def build_schemas() -> tuple[dict[Any, Any], dict[str, Any]]:

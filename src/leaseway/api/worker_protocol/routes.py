@@ -25,8 +25,8 @@ from leaseway.api.worker_protocol.validation import check_body
 from leaseway.domain.errors import StoreBusy, StoreFull, UnknownBudget, UnknownLimit, UnknownOutcome
 from leaseway.domain.identity import Scope
 from leaseway.stores.http.protocol import PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
-from leaseway.stores.http.requests import Nothing
-from leaseway.stores.http.responses import Said
+from leaseway.stores.http.requests import EmptyRequest
+from leaseway.stores.http.responses import Answer
 
 routes = Routes(PREFIX, "work")
 
@@ -52,10 +52,10 @@ def add_route(verb: Verb[Any, Any]) -> None:
     routes.post(verb.path, verb.scope, **verb_options(verb))(endpoint)
 
 
-@routes.get("/wait", Scope.WORK, **response_options(Said[bool]))
+@routes.get("/wait", Scope.WORK, **response_options(Answer[bool]))
 async def wait(
     request: Request, caller: Authenticated, seconds: Annotated[float, Query(ge=0, le=WAIT_SECONDS_MAX)] = WAIT_SECONDS
-) -> Said[bool]:
+) -> Answer[bool]:
     """Wait for a notification that there may be work.
 
     It arrives shortly after something was written. Notifications may be late, lost or spurious: poll in addition.
@@ -66,7 +66,7 @@ async def wait(
     try:
         await asyncio.wait({notified, stopped}, return_when=asyncio.FIRST_COMPLETED)
         with store_errors():
-            return Said(notified.done() and notified.result())
+            return Answer(notified.done() and notified.result())
     finally:
         for task in (notified, stopped):
             task.cancel()
@@ -103,10 +103,10 @@ def check_integer(digits: str) -> int:
 
 def render_reply(verb: Verb[Any, Any], reply: Any) -> Struct:
     """The response in the form that the table of verbs declares."""
-    if verb.answer is Nothing:
-        return Nothing()
-    if get_origin(verb.answer) is Said:
-        return Said(reply)
+    if verb.answer is EmptyRequest:
+        return EmptyRequest()
+    if get_origin(verb.answer) is Answer:
+        return Answer(reply)
     made: Struct = verb.answer.of(reply) if hasattr(verb.answer, "of") else reply
     return made
 

@@ -156,36 +156,36 @@ def settlement(settled: Settlement) -> None:
     jobs(settled.children)
 
 
-def renew(body: requests.Renew | requests.Origins) -> None:
+def renew(body: requests.RenewRequest | requests.TracesRequest) -> None:
     check_count("leases", body.leases)
     for held in body.leases:
         check_names("leases", (held.id, held.token))
         check_span("leases.lease_us", held.lease_us, 1, LEASE_US_MAX)
 
 
-def checkpoint(body: requests.Checkpoint) -> None:
+def checkpoint(body: requests.CheckpointRequest) -> None:
     check_names("checkpoint", (body.job, body.token))
     check_text("cursor", body.cursor)
 
 
-def reports(body: requests.Reports) -> None:
+def reports(body: requests.ReportRequest) -> None:
     check_count("reports", body.reports)
     for each in body.reports:
         check_names("reports", (each.id, each.token))
         check_text("reports.progress", each.progress)
 
 
-def look(body: requests.Look) -> None:
+def look(body: requests.WaitRequest) -> None:
     check_queues(body.queues)
     check_gates("closed", body.closed)
 
 
-def old(body: requests.Old) -> None:
+def old(body: requests.PruneRequest) -> None:
     check_span("keep_us", body.keep_us)
     check_int("limit", body.limit, -COUNT_MAX, COUNT_MAX)
 
 
-def fire(body: requests.Fire) -> None:
+def fire(body: requests.FireRequest) -> None:
     check_name("name", body.name)
     jobs(body.jobs)
 
@@ -193,7 +193,7 @@ def fire(body: requests.Fire) -> None:
 # -- limits and budgets ---------------------------------------------------------------------------------------------
 
 
-def give_back(body: requests.GiveBack) -> None:
+def give_back(body: requests.ReturnUnusedRequest) -> None:
     check_requests(body.granted.asks)
     if len(body.granted.generations) != len(body.granted.asks):
         raise BadValue("granted", "must be given back as it was granted")
@@ -203,12 +203,12 @@ def limit(body: Any) -> None:
     check_int("limit", body.limit, -COUNT_MAX, COUNT_MAX)
 
 
-def one_limit(body: requests.OneLimit) -> None:
+def one_limit(body: requests.ChangeLimitRequest) -> None:
     limits.check_limit(body.definition)
     version(body.expected)
 
 
-def one_budget(body: requests.OneBudget) -> None:
+def one_budget(body: requests.ChangeBudgetRequest) -> None:
     budget.check_budget(body.definition)
     version(body.expected)
 
@@ -220,28 +220,28 @@ def version(expected: int | None) -> None:
 
 CHECKS: dict[type, Callable[[Any], object]] = {
     Exchange: exchange,
-    requests.Submit: lambda body: jobs(body.jobs),
-    requests.Renew: renew,
-    requests.Origins: renew,
-    requests.Checkpoint: checkpoint,
-    requests.Reports: reports,
-    requests.Look: look,
-    requests.Old: old,
-    requests.Fire: fire,
-    requests.SomeJobs: limit,
-    requests.Page: limit,
-    requests.Most: limit,
-    requests.Journal: limit,
-    requests.OneJob: lambda body: check_name("job", body.job),
-    requests.OneHold: lambda body: check_name("id", body.id),
-    requests.Named: lambda body: check_name("name", body.name),
-    requests.Pause: lambda body: check_name("name", body.name),
-    requests.Agreed: lambda body: tenant.check_tenant(body.tenant),
-    requests.Schedules: lambda body: check_each(schedule.check_schedule, body.schedules),
-    requests.Limits: lambda body: check_each(limits.check_limit, body.definitions),
-    requests.OneLimit: one_limit,
-    requests.GiveBack: give_back,
-    requests.Budgets: lambda body: check_each(budget.check_budget, body.definitions),
-    requests.OneBudget: one_budget,
+    requests.SubmitRequest: lambda body: jobs(body.jobs),
+    requests.RenewRequest: renew,
+    requests.TracesRequest: renew,
+    requests.CheckpointRequest: checkpoint,
+    requests.ReportRequest: reports,
+    requests.WaitRequest: look,
+    requests.PruneRequest: old,
+    requests.FireRequest: fire,
+    requests.BulkRequest: limit,
+    requests.JobsRequest: limit,
+    requests.ExpireHoldsRequest: limit,
+    requests.JournalRequest: limit,
+    requests.JobRequest: lambda body: check_name("job", body.job),
+    requests.HoldIdRequest: lambda body: check_name("id", body.id),
+    requests.NameRequest: lambda body: check_name("name", body.name),
+    requests.PauseScheduleRequest: lambda body: check_name("name", body.name),
+    requests.SetTenantRequest: lambda body: tenant.check_tenant(body.tenant),
+    requests.DeclareSchedulesRequest: lambda body: check_each(schedule.check_schedule, body.schedules),
+    requests.DeclareLimitsRequest: lambda body: check_each(limits.check_limit, body.definitions),
+    requests.ChangeLimitRequest: one_limit,
+    requests.ReturnUnusedRequest: give_back,
+    requests.DeclareBudgetsRequest: lambda body: check_each(budget.check_budget, body.definitions),
+    requests.ChangeBudgetRequest: one_budget,
 }
 """What the stores check themselves is missing here."""

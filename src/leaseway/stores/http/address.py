@@ -27,7 +27,7 @@ class Address(NamedTuple):
         return f"Address({self.url!r})"
 
 
-def address_of(url: str, key: str | None = None) -> Address:
+def parse_address(url: str, key: str | None = None) -> Address:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

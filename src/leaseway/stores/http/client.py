@@ -11,10 +11,10 @@ import msgspec
 
 from leaseway.domain.errors import BadValue, StoreRefused, TransientError
 from leaseway.stores.http.address import Address
-from leaseway.stores.http.errors import of_answer, of_line
+from leaseway.stores.http.errors import translate_problem, translate_transport_error
 from leaseway.stores.http.protocol import WAIT_PATH, WAIT_SECONDS_MAX, Verb
-from leaseway.stores.http.responses import Said
-from leaseway.stores.loop_local import PerLoop
+from leaseway.stores.http.responses import Answer
+from leaseway.stores.local_notifier import PerLoop
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -32,26 +32,26 @@ _encoder = msgspec.json.Encoder()
 
 
 @cache
-def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
+def make_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-class Line:
+class ServiceClient:
     def __init__(self, address: Address, origin: Callable[[], str | None] | None = None) -> None:
         self.address = address
         self._origin = origin
         """Whose doing a call is, as a `traceparent`; None: nobody traces."""
-        self._clients = PerLoop(lambda: client_of(address), httpx2.AsyncClient.aclose)
+        self._clients = PerLoop(lambda: make_client(address), httpx2.AsyncClient.aclose)
 
     async def ask(self, verb: Verb[B, A], body: B) -> A:
-        reply = await self._send("POST", verb.url, CALL_SECONDS_MAX, content=encoded(body))
+        reply = await self._send("POST", verb.url, CALL_SECONDS_MAX, content=encode_body(body))
         return self._read(reply, verb.answer)
 
     async def wait(self, seconds: float) -> bool:
         """Let the service keep us waiting until something may have happened."""
         asked = min(max(seconds, 0.0), WAIT_SECONDS_MAX)
         reply = await self._send("GET", WAIT_PATH, asked + CALL_SECONDS_MAX, params={"seconds": asked})
-        said: Said[bool] = self._read(reply, Said[bool])
+        said: Answer[bool] = self._read(reply, Answer[bool])
         return said.answer
 
     async def _send(self, method: str, path: str, seconds: float, **options: Any) -> httpx2.Response:
@@ -62,23 +62,23 @@ class Line:
             async with asyncio.timeout(seconds):
                 reply = await client.request(method, path, **options)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:  # a TimeoutError is an OSError
-            raise of_line(error, self.address) from error
+            raise translate_transport_error(error, self.address) from error
         if reply.status_code != httpx2.codes.OK:
-            raise of_answer(reply.status_code, reply.content, self.address)
+            raise translate_problem(reply.status_code, reply.content, self.address)
         return reply
 
     def _read(self, reply: httpx2.Response, kind: type[A]) -> A:
         try:
-            answer: A = decoder_of(cast(Any, kind)).decode(reply.content)
+            answer: A = make_decoder(cast(Any, kind)).decode(reply.content)
         except msgspec.DecodeError as error:
-            raise of_answer(httpx2.codes.BAD_GATEWAY, b"", self.address) from error
+            raise translate_problem(httpx2.codes.BAD_GATEWAY, b"", self.address) from error
         return answer
 
     async def close(self) -> None:
         await self._clients.close()
 
 
-def client_of(address: Address) -> httpx2.AsyncClient:
+def make_client(address: Address) -> httpx2.AsyncClient:
     """For one event loop."""
     headers = {"User-Agent": NAME, "Accept": "application/json", "Content-Type": "application/json"}
     if address.key is not None:
@@ -94,7 +94,7 @@ def client_of(address: Address) -> httpx2.AsyncClient:
     )
 
 
-def encoded(body: object) -> bytes:
+def encode_body(body: object) -> bytes:
     try:
         raw = _encoder.encode(body)
     except UnicodeEncodeError as error:
@@ -106,7 +106,7 @@ def encoded(body: object) -> bytes:
     return raw
 
 
-async def patiently(line: Line, seconds: float) -> bool:
+async def wait_for_notification(line: ServiceClient, seconds: float) -> bool:
     """A hint, if somebody gives us one. Who cannot be asked, or does not tell us, has none to give."""
     until = asyncio.get_running_loop().time() + seconds
     try:

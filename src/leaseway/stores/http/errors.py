@@ -51,7 +51,7 @@ CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
 TEXT_MAX = 300
 
 
-class Told(Struct):
+class ProblemDetails(Struct):
     """As much of a problem as we need."""
 
     code: str
@@ -59,7 +59,7 @@ class Told(Struct):
     errors: list[dict[str, Any]] = []
 
 
-def of_line(error: Exception, address: Address) -> LeasewayError:
+def translate_transport_error(error: Exception, address: Address) -> LeasewayError:
     """The request or its answer was lost."""
     if CERTIFICATE in str(error):
         return StoreRefused(f"{address.url} has no certificate that this machine trusts ({error})")
@@ -69,11 +69,11 @@ def of_line(error: Exception, address: Address) -> LeasewayError:
     return UnknownOutcome(f"the answer of {address.url} was lost ({said})")
 
 
-def of_answer(status: int, body: bytes, address: Address) -> LeasewayError:
+def translate_problem(status: int, body: bytes, address: Address) -> LeasewayError:
     """The service, or somebody before it, said no."""
-    told = told_in(body)
+    told = parse_problem(body)
     if told is None:
-        return of_stranger(status, address)
+        return translate_foreign_answer(status, address)
     if told.code == "invalid" and told.errors:
         return bad_value(told)
     if status in REFUSED:
@@ -91,21 +91,21 @@ def of_answer(status: int, body: bytes, address: Address) -> LeasewayError:
     return UnknownOutcome(f"{address.url}: {told.detail}")
 
 
-def of_stranger(status: int, address: Address) -> LeasewayError:
+def translate_foreign_answer(status: int, address: Address) -> LeasewayError:
     """No problem in our words: a proxy, or something else that is no leaseway."""
     if status >= 500 or status in (408, TOO_MANY):
         return UnknownOutcome(f"{address.url} answered {status}, and not in the words of a leaseway service")
     return StoreRefused(f"{address.url} answered {status}, and is no leaseway service, or one of another version")
 
 
-def told_in(body: bytes) -> Told | None:
+def parse_problem(body: bytes) -> ProblemDetails | None:
     try:
-        return msgspec.json.decode(body, type=Told)
+        return msgspec.json.decode(body, type=ProblemDetails)
     except msgspec.DecodeError:
         return None
 
 
-def bad_value(told: Told) -> BadValue:
+def bad_value(told: ProblemDetails) -> BadValue:
     """The detail is the field, a colon, and what is wrong with it."""
     problem = str(told.errors[0].get("detail", ""))
     return BadValue(told.detail.removesuffix(f": {problem}"), problem)

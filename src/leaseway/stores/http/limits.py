@@ -9,31 +9,31 @@ from leaseway.domain.limits.sizing import size_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.http import protocol, requests
-from leaseway.stores.http.client import Line
+from leaseway.stores.http.client import ServiceClient
 
 
 class HttpLimitDefinitions:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServiceClient) -> None:
         self._line = line
 
     async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         for definition in definitions:
             size_limit(check_limit(definition))
-        await self._line.ask(protocol.DECLARE_LIMITS, requests.Limits(tuple(definitions)))
+        await self._line.ask(protocol.DECLARE_LIMITS, requests.DeclareLimitsRequest(tuple(definitions)))
 
     async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         size_limit(check_limit(definition))
-        return (await self._line.ask(protocol.CHANGE_LIMIT, requests.OneLimit(definition, expected))).answer
+        return (await self._line.ask(protocol.CHANGE_LIMIT, requests.ChangeLimitRequest(definition, expected))).answer
 
     async def all(self) -> list[tuple[LimitDefinition, int]]:
-        return (await self._line.ask(protocol.LIMITS, requests.Nothing())).answer
+        return (await self._line.ask(protocol.LIMITS, requests.EmptyRequest())).answer
 
     async def forget(self, name: str) -> bool:
-        return (await self._line.ask(protocol.FORGET_LIMIT, requests.Named(name))).answer
+        return (await self._line.ask(protocol.FORGET_LIMIT, requests.NameRequest(name))).answer
 
 
 class HttpLimiter:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServiceClient) -> None:
         self.line = line
         self.definitions: LimitDefinitions = HttpLimitDefinitions(line)
 
@@ -48,26 +48,26 @@ class HttpLimiter:
     ) -> Verdict:
         check_take(asks, least, most, in_flight_us)
         return (
-            await self.line.ask(protocol.TAKE, requests.Take(tuple(asks), least, most, holder, in_flight_us))
+            await self.line.ask(protocol.TAKE, requests.AcquireRequest(tuple(asks), least, most, holder, in_flight_us))
         ).verdict
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
-        await self.line.ask(protocol.GIVE_BACK, requests.GiveBack(granted, unused))
+        await self.line.ask(protocol.GIVE_BACK, requests.ReturnUnusedRequest(granted, unused))
 
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        await self.line.ask(protocol.VACATE, requests.Vacate(tuple(asks), holder, count))
+        await self.line.ask(protocol.VACATE, requests.EndCallsRequest(tuple(asks), holder, count))
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         check_in_flight(asks, holder, count, in_flight_us)
-        await self.line.ask(protocol.KEEP, requests.Keep(tuple(asks), holder, count, in_flight_us))
+        await self.line.ask(protocol.KEEP, requests.RenewCallsRequest(tuple(asks), holder, count, in_flight_us))
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
-        await self.line.ask(protocol.TELL, requests.Tell(notice))
+        await self.line.ask(protocol.TELL, requests.ObserveRequest(notice))
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
-        said = await self.line.ask(protocol.LEVELS, requests.Asks(tuple(asks)))
+        said = await self.line.ask(protocol.LEVELS, requests.LevelsRequest(tuple(asks)))
         return said.now, list(said.levels)

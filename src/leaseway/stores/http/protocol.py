@@ -19,41 +19,41 @@ from leaseway.domain.schedule import StoredSchedule
 from leaseway.domain.tenant import Tenant
 from leaseway.ports.ledger import Expired
 from leaseway.stores.http.requests import (
-    Agreed,
-    Asks,
-    Books,
-    Budgets,
-    Charges,
-    Checkpoint,
-    Fire,
-    GiveBack,
-    Hold,
-    Journal,
-    Keep,
-    Limits,
-    Look,
-    Most,
-    Named,
-    Nothing,
-    Old,
-    OneBudget,
-    OneHold,
-    OneJob,
-    OneLimit,
-    Origins,
-    Page,
-    Pause,
-    Renew,
-    Reports,
-    Schedules,
-    Settle,
-    SomeJobs,
-    Submit,
-    Take,
-    Tell,
-    Vacate,
+    AcquireRequest,
+    BalancesRequest,
+    BudgetWaitRequest,
+    BulkRequest,
+    ChangeBudgetRequest,
+    ChangeLimitRequest,
+    CheckpointRequest,
+    DeclareBudgetsRequest,
+    DeclareLimitsRequest,
+    DeclareSchedulesRequest,
+    EmptyRequest,
+    EndCallsRequest,
+    ExpireHoldsRequest,
+    FireRequest,
+    HoldIdRequest,
+    HoldRequest,
+    JobRequest,
+    JobsRequest,
+    JournalRequest,
+    LevelsRequest,
+    NameRequest,
+    ObserveRequest,
+    PauseScheduleRequest,
+    PruneRequest,
+    RenewCallsRequest,
+    RenewRequest,
+    ReportRequest,
+    ReturnUnusedRequest,
+    SetTenantRequest,
+    SettleHoldRequest,
+    SubmitRequest,
+    TracesRequest,
+    WaitRequest,
 )
-from leaseway.stores.http.responses import Audited, Decided, Levels, Reserved, Said
+from leaseway.stores.http.responses import AcquireReply, Answer, AuditReply, HoldReply, LevelsReply
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -88,54 +88,54 @@ class Verb(NamedTuple, Generic[B, A]):
 READ, WRITE, OPERATE = Scope.JOBS_READ, Scope.JOBS_WRITE, Scope.OPERATE
 
 EXCHANGE = Verb("store.jobs", "exchange", "/exchange", Exchange, ExchangeReply)
-RENEW = Verb("store.jobs", "renew", "/renew", Renew, Renewed)
-CHECKPOINT = Verb("store.jobs", "checkpoint", "/checkpoint", Checkpoint, Said[bool])
-REPORT = Verb("store.jobs", "report", "/report", Reports, Nothing)
-TRACES = Verb("store.jobs", "traces", "/traces", Origins, Said[dict[JobId, str]])
-WAIT_US = Verb("store.jobs", "wait_us", "/look", Look, Said[int | None])
-LANES = Verb("store.reads", "lanes", "/lanes", Nothing, Said[tuple[LaneCount, ...]])
-PRUNE = Verb("store.operations", "prune", "/prune", Old, Said[int])
-DECLARE = Verb("store.schedules", "declare", "/schedules/declare", Schedules, Nothing)
-SCHEDULES = Verb("store.schedules", "all", "/schedules/list", Nothing, Said[list[StoredSchedule]])
-FIRE = Verb("store.schedules", "fire", "/schedules/fire", Fire, Said[bool])
-PAUSE = Verb("store.schedules", "pause", "/schedules/pause", Pause, Said[bool], OPERATE)
-TENANTS = Verb("store.tenants", "all", "/tenants/list", Nothing, Said[list[Tenant]])
-SET_TENANT = Verb("store.tenants", "set", "/tenants/set", Agreed, Nothing, OPERATE)
-FORGET_TENANT = Verb("store.tenants", "forget", "/tenants/forget", Named, Said[bool], OPERATE)
+RENEW = Verb("store.jobs", "renew", "/renew", RenewRequest, Renewed)
+CHECKPOINT = Verb("store.jobs", "checkpoint", "/checkpoint", CheckpointRequest, Answer[bool])
+REPORT = Verb("store.jobs", "report", "/report", ReportRequest, EmptyRequest)
+TRACES = Verb("store.jobs", "traces", "/traces", TracesRequest, Answer[dict[JobId, str]])
+WAIT_US = Verb("store.jobs", "wait_us", "/look", WaitRequest, Answer[int | None])
+LANES = Verb("store.reads", "lanes", "/lanes", EmptyRequest, Answer[tuple[LaneCount, ...]])
+PRUNE = Verb("store.operations", "prune", "/prune", PruneRequest, Answer[int])
+DECLARE = Verb("store.schedules", "declare", "/schedules/declare", DeclareSchedulesRequest, EmptyRequest)
+SCHEDULES = Verb("store.schedules", "all", "/schedules/list", EmptyRequest, Answer[list[StoredSchedule]])
+FIRE = Verb("store.schedules", "fire", "/schedules/fire", FireRequest, Answer[bool])
+PAUSE = Verb("store.schedules", "pause", "/schedules/pause", PauseScheduleRequest, Answer[bool], OPERATE)
+TENANTS = Verb("store.tenants", "all", "/tenants/list", EmptyRequest, Answer[list[Tenant]])
+SET_TENANT = Verb("store.tenants", "set", "/tenants/set", SetTenantRequest, EmptyRequest, OPERATE)
+FORGET_TENANT = Verb("store.tenants", "forget", "/tenants/forget", NameRequest, Answer[bool], OPERATE)
 
-SUBMIT = Verb("store.jobs", "submit", "/submit", Submit, Said[list[Submitted]], WRITE)
-CANCEL = Verb("store.operations", "cancel", "/jobs/cancel", OneJob, Said[CancelResult], WRITE)
-REPLAY = Verb("store.operations", "retry", "/jobs/replay", SomeJobs, Said[list[JobId]], WRITE)
-DISCARD = Verb("store.operations", "discard", "/jobs/discard", SomeJobs, Said[list[JobId]], WRITE)
-JOB = Verb("store.reads", "job", "/jobs/show", OneJob, Said[Job | None], READ)
-JOBS = Verb("store.reads", "jobs", "/jobs/list", Page, Said[list[Job]], READ)
-ERRORS = Verb("store.reads", "errors", "/jobs/errors", OneJob, Said[list[ErrorRecord]], READ)
-NOW = Verb("store.reads", "now", "/now", Nothing, Said[Instant], READ)
+SUBMIT = Verb("store.jobs", "submit", "/submit", SubmitRequest, Answer[list[Submitted]], WRITE)
+CANCEL = Verb("store.operations", "cancel", "/jobs/cancel", JobRequest, Answer[CancelResult], WRITE)
+REPLAY = Verb("store.operations", "retry", "/jobs/replay", BulkRequest, Answer[list[JobId]], WRITE)
+DISCARD = Verb("store.operations", "discard", "/jobs/discard", BulkRequest, Answer[list[JobId]], WRITE)
+JOB = Verb("store.reads", "job", "/jobs/show", JobRequest, Answer[Job | None], READ)
+JOBS = Verb("store.reads", "jobs", "/jobs/list", JobsRequest, Answer[list[Job]], READ)
+ERRORS = Verb("store.reads", "errors", "/jobs/errors", JobRequest, Answer[list[ErrorRecord]], READ)
+NOW = Verb("store.reads", "now", "/now", EmptyRequest, Answer[Instant], READ)
 
-DECLARE_LIMITS = Verb("limiter.definitions", "declare", "/limits/declare", Limits, Nothing)
-LIMITS = Verb("limiter.definitions", "all", "/limits/list", Nothing, Said[list[tuple[LimitDefinition, int]]])
-TAKE = Verb("limiter", "acquire", "/limits/take", Take, Decided)
-GIVE_BACK = Verb("limiter", "return_unused", "/limits/give-back", GiveBack, Nothing)
-VACATE = Verb("limiter", "end_calls", "/limits/vacate", Vacate, Nothing)
-KEEP = Verb("limiter", "renew_calls", "/limits/keep", Keep, Nothing)
-TELL = Verb("limiter", "observe", "/limits/tell", Tell, Nothing)
-LEVELS = Verb("limiter", "levels", "/limits/look", Asks, Levels)
-CHANGE_LIMIT = Verb("limiter.definitions", "change", "/limits/change", OneLimit, Said[int], OPERATE)
-FORGET_LIMIT = Verb("limiter.definitions", "forget", "/limits/forget", Named, Said[bool], OPERATE)
+DECLARE_LIMITS = Verb("limiter.definitions", "declare", "/limits/declare", DeclareLimitsRequest, EmptyRequest)
+LIMITS = Verb("limiter.definitions", "all", "/limits/list", EmptyRequest, Answer[list[tuple[LimitDefinition, int]]])
+TAKE = Verb("limiter", "acquire", "/limits/take", AcquireRequest, AcquireReply)
+GIVE_BACK = Verb("limiter", "return_unused", "/limits/give-back", ReturnUnusedRequest, EmptyRequest)
+VACATE = Verb("limiter", "end_calls", "/limits/vacate", EndCallsRequest, EmptyRequest)
+KEEP = Verb("limiter", "renew_calls", "/limits/keep", RenewCallsRequest, EmptyRequest)
+TELL = Verb("limiter", "observe", "/limits/tell", ObserveRequest, EmptyRequest)
+LEVELS = Verb("limiter", "levels", "/limits/look", LevelsRequest, LevelsReply)
+CHANGE_LIMIT = Verb("limiter.definitions", "change", "/limits/change", ChangeLimitRequest, Answer[int], OPERATE)
+FORGET_LIMIT = Verb("limiter.definitions", "forget", "/limits/forget", NameRequest, Answer[bool], OPERATE)
 
-DECLARE_BUDGETS = Verb("ledger.definitions", "declare", "/budgets/declare", Budgets, Nothing)
-BUDGETS = Verb("ledger.definitions", "all", "/budgets/list", Nothing, Said[list[tuple[BudgetDefinition, int]]])
-HOLD = Verb("ledger", "hold", "/budgets/hold", Hold, Reserved)
-DISPATCH = Verb("ledger", "dispatch", "/budgets/dispatch", OneHold, Said[bool])
-SETTLE = Verb("ledger", "settle", "/budgets/settle", Settle, Said[Crossed])
-VOID = Verb("ledger", "void", "/budgets/void", OneHold, Said[bool])
-EXPIRE = Verb("ledger", "expire", "/budgets/expire", Most, Expired)
-BUDGETS_WAIT_US = Verb("ledger", "wait_us", "/budgets/look", Charges, Said[int])
-PRUNE_BUDGETS = Verb("ledger", "prune", "/budgets/prune", Old, Said[int])
-CHANGE_BUDGET = Verb("ledger.definitions", "change", "/budgets/change", OneBudget, Said[int], OPERATE)
-FORGET_BUDGET = Verb("ledger.definitions", "forget", "/budgets/forget", Named, Said[bool], OPERATE)
-BOOKS = Verb("ledger.reads", "balances", "/budgets/books", Books, Said[list[BudgetWindow]], OPERATE)
-JOURNAL = Verb("ledger.reads", "journal", "/budgets/journal", Journal, Said[list[JournalEntry]], OPERATE)
-AUDIT = Verb("ledger.reads", "audit", "/budgets/audit", Nothing, Audited, OPERATE)
+DECLARE_BUDGETS = Verb("ledger.definitions", "declare", "/budgets/declare", DeclareBudgetsRequest, EmptyRequest)
+BUDGETS = Verb("ledger.definitions", "all", "/budgets/list", EmptyRequest, Answer[list[tuple[BudgetDefinition, int]]])
+HOLD = Verb("ledger", "hold", "/budgets/hold", HoldRequest, HoldReply)
+DISPATCH = Verb("ledger", "dispatch", "/budgets/dispatch", HoldIdRequest, Answer[bool])
+SETTLE = Verb("ledger", "settle", "/budgets/settle", SettleHoldRequest, Answer[Crossed])
+VOID = Verb("ledger", "void", "/budgets/void", HoldIdRequest, Answer[bool])
+EXPIRE = Verb("ledger", "expire", "/budgets/expire", ExpireHoldsRequest, Expired)
+BUDGETS_WAIT_US = Verb("ledger", "wait_us", "/budgets/look", BudgetWaitRequest, Answer[int])
+PRUNE_BUDGETS = Verb("ledger", "prune", "/budgets/prune", PruneRequest, Answer[int])
+CHANGE_BUDGET = Verb("ledger.definitions", "change", "/budgets/change", ChangeBudgetRequest, Answer[int], OPERATE)
+FORGET_BUDGET = Verb("ledger.definitions", "forget", "/budgets/forget", NameRequest, Answer[bool], OPERATE)
+BOOKS = Verb("ledger.reads", "balances", "/budgets/books", BalancesRequest, Answer[list[BudgetWindow]], OPERATE)
+JOURNAL = Verb("ledger.reads", "journal", "/budgets/journal", JournalRequest, Answer[list[JournalEntry]], OPERATE)
+AUDIT = Verb("ledger.reads", "audit", "/budgets/audit", EmptyRequest, AuditReply, OPERATE)
 
 VERBS: Sequence[Verb[Any, Any]] = [verb for verb in list(globals().values()) if isinstance(verb, Verb)]

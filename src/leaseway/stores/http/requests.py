@@ -13,58 +13,58 @@ from leaseway.domain.schedule import Schedule
 from leaseway.domain.tenant import Tenant
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class EmptyRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A body, or an answer, that says nothing."""
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
 
 
-class Submit(Struct, frozen=True, forbid_unknown_fields=True):
+class SubmitRequest(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: tuple[NewJob, ...]
 
 
-class Renew(Struct, frozen=True, forbid_unknown_fields=True):
+class RenewRequest(Struct, frozen=True, forbid_unknown_fields=True):
     leases: tuple[HeldLease, ...]
 
 
-class Origins(Struct, frozen=True, forbid_unknown_fields=True):
+class TracesRequest(Struct, frozen=True, forbid_unknown_fields=True):
     leases: tuple[HeldLease, ...]
 
 
-class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True):
+class CheckpointRequest(Struct, frozen=True, forbid_unknown_fields=True):
     job: JobId
     token: Token
     cursor: str
 
 
-class Reports(Struct, frozen=True, forbid_unknown_fields=True):
+class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True):
     reports: tuple[ProgressReport, ...]
 
 
-class Look(Struct, frozen=True, forbid_unknown_fields=True):
+class WaitRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether an exchange for these queues may find something."""
 
     queues: tuple[str, ...]
     closed: tuple[Gate, ...] = ()
 
 
-class OneJob(Struct, frozen=True, forbid_unknown_fields=True):
+class JobRequest(Struct, frozen=True, forbid_unknown_fields=True):
     job: JobId
 
 
-class SomeJobs(Struct, frozen=True, forbid_unknown_fields=True):
+class BulkRequest(Struct, frozen=True, forbid_unknown_fields=True):
     limit: int
     which: JobFilter = JobFilter()
 
 
-class Page(Struct, frozen=True, forbid_unknown_fields=True):
+class JobsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     which: JobFilter = JobFilter()
     before: JobId | None = None
     limit: int = 50
 
 
-class Old(Struct, frozen=True, forbid_unknown_fields=True):
+class PruneRequest(Struct, frozen=True, forbid_unknown_fields=True):
     keep_us: int
     limit: int
 
@@ -72,43 +72,43 @@ class Old(Struct, frozen=True, forbid_unknown_fields=True):
 # -- schedules and tenants ------------------------------------------------------------------------------------------
 
 
-class Schedules(Struct, frozen=True, forbid_unknown_fields=True):
+class DeclareSchedulesRequest(Struct, frozen=True, forbid_unknown_fields=True):
     schedules: tuple[Schedule, ...]
 
 
-class Fire(Struct, frozen=True, forbid_unknown_fields=True):
+class FireRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     seen: Instant
     upto: Instant
     jobs: tuple[NewJob, ...]
 
 
-class Pause(Struct, frozen=True, forbid_unknown_fields=True):
+class PauseScheduleRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     paused: bool
 
 
-class Agreed(Struct, frozen=True, forbid_unknown_fields=True):
+class SetTenantRequest(Struct, frozen=True, forbid_unknown_fields=True):
     tenant: Tenant
 
 
-class Named(Struct, frozen=True, forbid_unknown_fields=True):
+class NameRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------
 
 
-class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+class DeclareLimitsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     definitions: tuple[LimitDefinition, ...]
 
 
-class OneLimit(Struct, frozen=True, forbid_unknown_fields=True):
+class ChangeLimitRequest(Struct, frozen=True, forbid_unknown_fields=True):
     definition: LimitDefinition
     expected: int | None = None
 
 
-class Take(Struct, frozen=True, forbid_unknown_fields=True):
+class AcquireRequest(Struct, frozen=True, forbid_unknown_fields=True):
     asks: tuple[PermitRequest, ...]
     least: int = 1
     most: int = 1
@@ -116,45 +116,45 @@ class Take(Struct, frozen=True, forbid_unknown_fields=True):
     in_flight_us: int = 0
 
 
-class GiveBack(Struct, frozen=True, forbid_unknown_fields=True):
+class ReturnUnusedRequest(Struct, frozen=True, forbid_unknown_fields=True):
     granted: Granted
     unused: int
 
 
-class Vacate(Struct, frozen=True, forbid_unknown_fields=True):
+class EndCallsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     asks: tuple[PermitRequest, ...]
     holder: str
     count: int
 
 
-class Keep(Struct, frozen=True, forbid_unknown_fields=True):
+class RenewCallsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     asks: tuple[PermitRequest, ...]
     holder: str
     count: int
     in_flight_us: int
 
 
-class Tell(Struct, frozen=True, forbid_unknown_fields=True):
+class ObserveRequest(Struct, frozen=True, forbid_unknown_fields=True):
     notice: Notice
 
 
-class Asks(Struct, frozen=True, forbid_unknown_fields=True):
+class LevelsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     asks: tuple[PermitRequest, ...]
 
 
 # -- budgets --------------------------------------------------------------------------------------------------------
 
 
-class Budgets(Struct, frozen=True, forbid_unknown_fields=True):
+class DeclareBudgetsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     definitions: tuple[BudgetDefinition, ...]
 
 
-class OneBudget(Struct, frozen=True, forbid_unknown_fields=True):
+class ChangeBudgetRequest(Struct, frozen=True, forbid_unknown_fields=True):
     definition: BudgetDefinition
     expected: int | None = None
 
 
-class Hold(Struct, frozen=True, forbid_unknown_fields=True):
+class HoldRequest(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     lines: tuple[tuple[Charge, int], ...]
     ttl_us: int
@@ -162,28 +162,28 @@ class Hold(Struct, frozen=True, forbid_unknown_fields=True):
     dispatch: bool = False
 
 
-class OneHold(Struct, frozen=True, forbid_unknown_fields=True):
+class HoldIdRequest(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
 
 
-class Settle(Struct, frozen=True, forbid_unknown_fields=True):
+class SettleHoldRequest(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     actuals: dict[str, int]
 
 
-class Most(Struct, frozen=True, forbid_unknown_fields=True):
+class ExpireHoldsRequest(Struct, frozen=True, forbid_unknown_fields=True):
     limit: int
 
 
-class Charges(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetWaitRequest(Struct, frozen=True, forbid_unknown_fields=True):
     charges: tuple[Charge, ...]
 
 
-class Books(Struct, frozen=True, forbid_unknown_fields=True):
+class BalancesRequest(Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] | None = None
     since: Instant | None = None
 
 
-class Journal(Struct, frozen=True, forbid_unknown_fields=True):
+class JournalRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     limit: int = 100

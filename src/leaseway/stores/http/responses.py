@@ -17,13 +17,13 @@ from leaseway.domain.limits.buckets import Granted, Level, Never, Verdict, Wait
 T = TypeVar("T")
 
 
-class Said(Struct, Generic[T], frozen=True):
+class Answer(Struct, Generic[T], frozen=True):
     """An answer that is no object of its own."""
 
     answer: T
 
 
-class Decided(Struct, frozen=True, omit_defaults=True):
+class AcquireReply(Struct, frozen=True, omit_defaults=True):
     """One of the three."""
 
     granted: Granted | None = None
@@ -31,7 +31,7 @@ class Decided(Struct, frozen=True, omit_defaults=True):
     never: Never | None = None
 
     @classmethod
-    def of(cls, verdict: Verdict) -> "Decided":
+    def of(cls, verdict: Verdict) -> "AcquireReply":
         match verdict:
             case buckets.Granted():
                 return cls(granted=verdict)
@@ -42,20 +42,20 @@ class Decided(Struct, frozen=True, omit_defaults=True):
 
     @property
     def verdict(self) -> Verdict:
-        verdict: Verdict = one_of(self.granted, self.wait, self.never)
+        verdict: Verdict = first_present(self.granted, self.wait, self.never)
         return verdict
 
 
-class Levels(Struct, frozen=True):
+class LevelsReply(Struct, frozen=True):
     now: Instant
     levels: tuple[Level, ...]
 
     @classmethod
-    def of(cls, seen: tuple[Instant, Sequence[Level]]) -> "Levels":
+    def of(cls, seen: tuple[Instant, Sequence[Level]]) -> "LevelsReply":
         return cls(seen[0], tuple(seen[1]))
 
 
-class Reserved(Struct, frozen=True, omit_defaults=True):
+class HoldReply(Struct, frozen=True, omit_defaults=True):
     """One of the four."""
 
     held: budget.HoldGranted | None = None
@@ -64,7 +64,7 @@ class Reserved(Struct, frozen=True, omit_defaults=True):
     used: budget.HoldUsed | None = None
 
     @classmethod
-    def of(cls, answer: HoldAnswer) -> "Reserved":
+    def of(cls, answer: HoldAnswer) -> "HoldReply":
         match answer:
             case budget.HoldGranted():
                 return cls(held=answer)
@@ -77,14 +77,14 @@ class Reserved(Struct, frozen=True, omit_defaults=True):
 
     @property
     def answer(self) -> HoldAnswer:
-        answer: HoldAnswer = one_of(self.held, self.booked, self.denied, self.used)
+        answer: HoldAnswer = first_present(self.held, self.booked, self.denied, self.used)
         return answer
 
 
 Summed = tuple[tuple[str, CalendarWindow, Sums], ...]
 
 
-class Audited(Struct, frozen=True):
+class AuditReply(Struct, frozen=True):
     """JSON has no keys but text, so each sum stands beside the place that it is for."""
 
     books: Summed
@@ -93,7 +93,7 @@ class Audited(Struct, frozen=True):
     unbalanced: tuple[tuple[str, CalendarWindow], ...] = ()
 
     @classmethod
-    def of(cls, audit: Audit) -> "Audited":
+    def of(cls, audit: Audit) -> "AuditReply":
         return cls(summed(audit.balances), summed(audit.journal), summed(audit.holds), audit.unbalanced)
 
     @property
@@ -108,7 +108,7 @@ def summed(sums: Mapping[tuple[str, CalendarWindow], Sums]) -> Summed:
     return tuple((name, window, each) for (name, window), each in sums.items())
 
 
-def one_of(*said: Any) -> Any:
+def first_present(*said: Any) -> Any:
     """Whichever there is. A service that says none of those that we know speaks another language."""
     found = [each for each in said if each is not None]
     if len(found) != 1:

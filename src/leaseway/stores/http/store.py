@@ -7,13 +7,13 @@ from leaseway.ports.notifications import Notifications
 from leaseway.ports.reads import Inspection, JobReads
 from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import LanePauses, TenantStore
-from leaseway.stores.http.client import Line, patiently
+from leaseway.stores.http.client import ServiceClient, wait_for_notification
 from leaseway.stores.http.jobs import HttpJobs, HttpOperations, HttpReads, HttpSchedules, HttpTenants
 from leaseway.stores.unsupported import UnsupportedKeys, UnsupportedSessions
 
 
 class HttpStore:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServiceClient) -> None:
         self.line = line
         self.jobs: JobStore = HttpJobs(line)
         self.operations: JobOperations = HttpOperations(line)
@@ -41,9 +41,9 @@ class HttpStore:
 
 
 class HttpNotifications:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServiceClient) -> None:
         self._line = line
 
     async def wait(self, seconds: float) -> bool:
         """Wait for a notification, which the service sends to workers only; other clients wait the full time."""
-        return await patiently(self._line, seconds)
+        return await wait_for_notification(self._line, seconds)

@@ -25,14 +25,14 @@ from leaseway.domain.job import Failure, NewJob, Settlement, State, Submitted
 from leaseway.domain.lane import LaneTurn, admits_by_gate, covering_pause, divide_claim
 from leaseway.stores.memory.rows import (
     FINAL,
+    JobRow,
     Lane,
     Place,
-    Row,
-    error_of,
-    lease_of,
+    build_error,
+    build_lease,
     matches,
     place_after,
-    start_of,
+    start_time,
     urgency,
 )
 from leaseway.stores.memory.state import MemoryState, atomic
@@ -55,7 +55,7 @@ class MemoryJobs:
         self._promote(now)
         leased = self._lease(call.wants, call.worker, call.repeat, now) if call.wants else []
         gated = self._gated(call.wants) if call.wants and call.wants.count > 0 else ()
-        return ExchangeReply(tuple(map(lease_of, leased)), lost, self._to_cancel(call.worker), gated)
+        return ExchangeReply(tuple(map(build_lease, leased)), lost, self._to_cancel(call.worker), gated)
 
     def _settle(self, settlement: Settlement, now: Instant) -> bool:
         """Whether the settlement is accepted, now or before. Refused, it leaves no trace."""
@@ -69,15 +69,15 @@ class MemoryJobs:
             self._state.submit(child, now)
         return True
 
-    def _record(self, row: Row, settlement: Settlement, now: Instant) -> None:
+    def _record(self, row: JobRow, settlement: Settlement, now: Instant) -> None:
         if settlement.failure is not None:
-            row.errors.append(error_of(row, settlement.failure, now))
+            row.errors.append(build_error(row, settlement.failure, now))
         if settlement.gives_back:
             row.attempts = max(row.attempts - 1, 0)
         if settlement.progress is not None:
             row.progress = settlement.progress
         if settlement.state is State.PENDING:
-            row.run_at = start_of(settlement, now)
+            row.run_at = start_time(settlement, now)
         row.result = settlement.result
         row.last_token = settlement.token
         self._state.move(row, place_after(row, settlement, now), now)
@@ -89,7 +89,7 @@ class MemoryJobs:
                 self._state.move(row, Place.CANCELLED, now)
                 continue
             silence = Failure("lease_expired", f"worker {row.owner} stopped renewing its lease")
-            row.errors.append(error_of(row, silence, now))
+            row.errors.append(build_error(row, silence, now))
             self._state.move(row, Place.READY if row.attempts < row.new.attempts_max else Place.FAILED, now)
 
     def _promote(self, now: Instant) -> None:
@@ -97,11 +97,11 @@ class MemoryJobs:
         for row in nsmallest(PROMOTE_MAX, due, key=lambda row: (row.run_at, row.order)):
             self._state.move(row, Place.READY, now)
 
-    def _lease(self, wants: Wants, worker: WorkerId, repeat: bool, now: Instant) -> list[Row]:
+    def _lease(self, wants: Wants, worker: WorkerId, repeat: bool, now: Instant) -> list[JobRow]:
         adopted = self._adopt(wants, worker, now) if repeat else []
         return adopted or self._claim(wants, worker, now)
 
-    def _adopt(self, wants: Wants, worker: WorkerId, now: Instant) -> list[Row]:
+    def _adopt(self, wants: Wants, worker: WorkerId, now: Instant) -> list[JobRow]:
         """Leases that the first try of this exchange was granted, though its reply was lost."""
         granted = [row for row in self._state.at(Place.LEASED) if (row.token, row.owner) == (wants.token, worker)]
         for row in granted:
@@ -109,13 +109,13 @@ class MemoryJobs:
             self._state.wake()
         return sorted(granted, key=lambda row: row.order)
 
-    def _claim(self, wants: Wants, worker: WorkerId, now: Instant) -> list[Row]:
+    def _claim(self, wants: Wants, worker: WorkerId, now: Instant) -> list[JobRow]:
         admits = admits_by_gate(wants.admits)
         turns = [turn for turn in self._turns(wants.queues, wants.tenant) if turn.gate is None or turn.gate in admits]
         turns = turns[:LANES_MAX]
         shares = divide_claim(wants.count, turns, admits)
         lanes = {lane.number: lane for lane in self._state.lanes.values()}
-        claimed: list[Row] = []
+        claimed: list[JobRow] = []
         for turn in turns:
             if portion := shares.get(turn.lane, 0):
                 lane = lanes[turn.lane]
@@ -199,7 +199,7 @@ class MemoryJobs:
                 row.progress = report.progress
                 self._state.wake()
 
-    def _held(self, job: JobId, token: Token, now: Instant) -> Row | None:
+    def _held(self, job: JobId, token: Token, now: Instant) -> JobRow | None:
         """The job, if this token holds it. A lapsed lease does not count: the next exchange takes it back."""
         row = self._state.rows.get(job)
         return row if row is not None and row.token == token and row.until > now else None
@@ -274,6 +274,6 @@ class MemoryOperations:
             del self._state.keys[name]
         return len(old)
 
-    def _select(self, which: JobFilter, places: Sequence[Place], limit: int) -> list[Row]:
+    def _select(self, which: JobFilter, places: Sequence[Place], limit: int) -> list[JobRow]:
         matching = (row for row in self._state.at(*places) if matches(row, which))
         return nsmallest(limit, matching, key=lambda row: row.order)

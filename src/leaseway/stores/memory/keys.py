@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.key_rows import taken, too_many
+from leaseway.stores.key_rows import key_id_taken, too_many_keys
 from leaseway.stores.memory.state import MemoryState
 
 
@@ -25,13 +25,13 @@ class MemoryKeys:
             present = self._keys.get(key.id)
             if present is not None:
                 if present.hash != key.hash:
-                    raise taken(key.id)
+                    raise key_id_taken(key.id)
                 return
             before = self._state.now_us() - FORGET_US
             for old in [old for old in self._keys.values() if is_forgettable(old, before)][:FORGET_MAX]:
                 del self._keys[old.id]
             if len(self._keys) >= KEYS_MAX:
-                raise too_many()
+                raise too_many_keys()
             self._keys[key.id] = key
 
     async def find(self, id: str) -> ApiKey | None:

@@ -15,10 +15,10 @@ from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.sizing import Sizing
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
-from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels, changed, check_all, declared
+from leaseway.stores.python_limiter import FORGET_MAX, LimitLevels, StoredLimit, change_limit, check_all, declare_limit
 
 
-class MemoryLevels(Levels):
+class MemoryLevels(LimitLevels):
     """By the name of their definition and their own."""
 
     def __init__(self, now_us: Callable[[], Instant], in_flight_grace_us: int) -> None:
@@ -26,7 +26,7 @@ class MemoryLevels(Levels):
         self._lock = Lock()
         self._now_us = now_us
         self.now = self.since = now_us()
-        self.defined: dict[str, Defined] = {}
+        self.defined: dict[str, StoredLimit] = {}
         self._levels: dict[tuple[str, str], Level] = {}
 
     @contextmanager
@@ -71,13 +71,13 @@ class MemoryLimitDefinitions:
         check_all(definitions)
         with self._levels.locked() as levels:
             for definition in definitions:
-                if (news := declared(levels.defined.get(definition.name), definition)) is not None:
+                if (news := declare_limit(levels.defined.get(definition.name), definition)) is not None:
                     levels.defined[definition.name] = news
 
     async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         check_all([definition])
         with self._levels.locked() as levels:
-            news = changed(levels.defined.get(definition.name), definition, expected)
+            news = change_limit(levels.defined.get(definition.name), definition, expected)
             levels.defined[definition.name] = news
             return news.sizing.version
 

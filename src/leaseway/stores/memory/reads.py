@@ -20,7 +20,7 @@ from leaseway.domain.inspection import (
 )
 from leaseway.domain.job import ErrorRecord, Job, State
 from leaseway.domain.lane import LaneCount
-from leaseway.stores.memory.rows import FINAL, Lane, Place, Row, count_of, job_of, matches
+from leaseway.stores.memory.rows import FINAL, JobRow, Lane, Place, build_job, count_lane, matches
 from leaseway.stores.memory.state import MemoryState, atomic
 
 ORDER = list(State)
@@ -33,12 +33,12 @@ class MemoryReads:
     @atomic
     async def job(self, job: JobId) -> Job | None:
         row = self._state.rows.get(job)
-        return None if row is None else job_of(row)
+        return None if row is None else build_job(row)
 
     @atomic
     async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
         page = newest_first(self._state, which, before)
-        return [job_of(row) for row in page[: max(min(limit, PAGE_MAX), 0)]]
+        return [build_job(row) for row in page[: max(min(limit, PAGE_MAX), 0)]]
 
     @atomic
     async def errors(self, job: JobId) -> list[ErrorRecord]:
@@ -47,7 +47,7 @@ class MemoryReads:
 
     @atomic
     async def lanes(self) -> Sequence[LaneCount]:
-        return [count_of(lane) for _, lane in sorted(self._state.lanes.items())]
+        return [count_lane(lane) for _, lane in sorted(self._state.lanes.items())]
 
     async def now(self) -> Instant:
         return self._state.now_us()
@@ -63,7 +63,7 @@ class MemoryInspection:
     ) -> SearchPage:
         rows = newest_first(self._state, JobFilter(queue=which.queue, tenant=which.tenant), before)
         scanned = rows[:looks]
-        found = [job_of(row) for row in scanned if matches(row, which)][: limit + 1]
+        found = [build_job(row) for row in scanned if matches(row, which)][: limit + 1]
         if len(found) > limit:
             return SearchPage(found[:limit], found[limit - 1].id)
         return SearchPage(found, scanned[-1].id if len(scanned) < len(rows) else None)
@@ -112,12 +112,12 @@ class MemoryInspection:
         return [judge_failed(list(await MemoryReads(self._state).lanes()))]
 
 
-def newest_first(state: MemoryState, which: JobFilter, before: JobId | None) -> list[Row]:
+def newest_first(state: MemoryState, which: JobFilter, before: JobId | None) -> list[JobRow]:
     found = [row for row in state.rows.values() if matches(row, which) and (before is None or row.id < before)]
     return sorted(found, key=lambda row: row.id, reverse=True)
 
 
-def summarize(row: Row) -> JobSummary:
+def summarize(row: JobRow) -> JobSummary:
     new, last_error = row.new, row.last_error
     return JobSummary(
         id=new.id, kind=new.kind, queue=new.queue, tenant=new.tenant, state=row.state, priority=new.priority,
@@ -128,8 +128,8 @@ def summarize(row: Row) -> JobSummary:
     )  # fmt: skip
 
 
-def leases_by_worker(lanes: Mapping[tuple[str, str, str], Lane]) -> Mapping[WorkerId, list[Row]]:
-    found: defaultdict[WorkerId, list[Row]] = defaultdict(list)
+def leases_by_worker(lanes: Mapping[tuple[str, str, str], Lane]) -> Mapping[WorkerId, list[JobRow]]:
+    found: defaultdict[WorkerId, list[JobRow]] = defaultdict(list)
     for lane in lanes.values():
         for row in lane.places[Place.LEASED].values():
             assert row.owner is not None
@@ -137,7 +137,7 @@ def leases_by_worker(lanes: Mapping[tuple[str, str, str], Lane]) -> Mapping[Work
     return found
 
 
-def owner(name: WorkerId, rows: list[Row], now: Instant) -> LeaseOwner:
+def owner(name: WorkerId, rows: list[JobRow], now: Instant) -> LeaseOwner:
     return LeaseOwner(
         name=name,
         leased=len(rows),

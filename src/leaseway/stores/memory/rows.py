@@ -38,7 +38,7 @@ class Lane(Struct, eq=False):
     """How much it has been served: see `domain.lanes`."""
     vfloor: int = 0
     """How far everybody was when it was served last."""
-    places: dict[Place, dict[JobId, "Row"]] = field(default_factory=lambda: {place: {} for place in Place})
+    places: dict[Place, dict[JobId, "JobRow"]] = field(default_factory=lambda: {place: {} for place in Place})
 
     @property
     def ready(self) -> int:
@@ -49,7 +49,7 @@ class Lane(Struct, eq=False):
         return (self.queue, self.tenant, self.needs)
 
 
-class Row(Struct, eq=False, kw_only=True):
+class JobRow(Struct, eq=False, kw_only=True):
     new: NewJob
     order: int
     """Grows with every submission; ids are the submitter's and prove nothing."""
@@ -107,29 +107,29 @@ def waiting_place(run_at: Instant, now: Instant) -> Place:
     return Place.SCHEDULED if run_at > now else Place.READY
 
 
-def start_of(asked: NewJob | Settlement, now: Instant) -> Instant:
+def start_time(asked: NewJob | Settlement, now: Instant) -> Instant:
     """An instant that a person named wins over a delay."""
     return asked.run_at if asked.run_at is not None else now + asked.delay_us
 
 
-def place_after(row: Row, settlement: Settlement, now: Instant) -> Place:
+def place_after(row: JobRow, settlement: Settlement, now: Instant) -> Place:
     """Where a settled job goes. One that shall be cancelled does not run again, whatever its worker says."""
     if settlement.state is not State.PENDING:
         return Place(settlement.state)
     return Place.CANCELLED if row.cancel_requested else waiting_place(row.run_at, now)
 
 
-def urgency(row: Row) -> tuple[int, Instant, int]:
+def urgency(row: JobRow) -> tuple[int, Instant, int]:
     return (-row.new.priority, row.run_at, row.order)
 
 
-def first_of(keys: Keys, job: NewJob, now: Instant) -> Key | None:
+def find_key(keys: Keys, job: NewJob, now: Instant) -> Key | None:
     """Who used this job's key before. None: it has no key, or nobody did, or it has expired since."""
     key = None if job.key is None else keys.get((job.tenant, job.key))
     return key if key is not None and key.expires_at > now else None
 
 
-def matches(row: Row, which: JobFilter) -> bool:
+def matches(row: JobRow, which: JobFilter) -> bool:
     error_code = row.last_error.code if row.last_error else None
     return (
         (which.ids is None or row.id in which.ids)
@@ -142,7 +142,7 @@ def matches(row: Row, which: JobFilter) -> bool:
     )
 
 
-def lease_of(row: Row) -> Lease:
+def build_lease(row: JobRow) -> Lease:
     assert row.token is not None
     return Lease(
         id=row.id,
@@ -163,7 +163,7 @@ def lease_of(row: Row) -> Lease:
     )
 
 
-def job_of(row: Row) -> Job:
+def build_job(row: JobRow) -> Job:
     new, last_error = row.new, row.last_error
     return Job(
         id=new.id,
@@ -194,7 +194,7 @@ def job_of(row: Row) -> Job:
     )
 
 
-def error_of(row: Row, failure: Failure, now: Instant) -> ErrorRecord:
+def build_error(row: JobRow, failure: Failure, now: Instant) -> ErrorRecord:
     return ErrorRecord(
         job=row.id,
         attempt=row.attempts,
@@ -205,6 +205,6 @@ def error_of(row: Row, failure: Failure, now: Instant) -> ErrorRecord:
     )
 
 
-def count_of(lane: Lane) -> LaneCount:
+def count_lane(lane: Lane) -> LaneCount:
     counts: dict[str, Any] = {place.value: len(rows) for place, rows in lane.places.items()}
     return LaneCount(queue=lane.queue, tenant=lane.tenant, needs=lane.needs, **counts)

@@ -19,7 +19,7 @@ from leaseway.domain.job import NewJob, Submitted
 from leaseway.domain.lane import Pause
 from leaseway.domain.schedule import StoredSchedule
 from leaseway.domain.tenant import Tenant
-from leaseway.stores.memory.rows import Key, Lane, Place, Row, first_of, start_of, waiting_place
+from leaseway.stores.memory.rows import JobRow, Key, Lane, Place, find_key, start_time, waiting_place
 
 
 class MemoryState:
@@ -27,7 +27,7 @@ class MemoryState:
         self.lock = RLock()
         self.now_us = now_us
         self.orders = count()
-        self.rows: dict[JobId, Row] = {}
+        self.rows: dict[JobId, JobRow] = {}
         self.lanes: dict[tuple[str, str, str], Lane] = {}
         self.tenants: dict[str, Tenant] = {}
         self.keys: dict[tuple[str, str], Key] = {}
@@ -50,7 +50,7 @@ class MemoryState:
         for job in jobs:
             if job.id in self.rows or job.id in ids:
                 continue
-            first = first_of(keys, job, now)
+            first = find_key(keys, job, now)
             if first is None:
                 ids.add(job.id)
                 if job.key is not None:
@@ -65,7 +65,7 @@ class MemoryState:
         """Store a job, unless its id or its key is known. A conflicting key is not an error here."""
         if job.id in self.rows:
             return Submitted(job.id)
-        first = first_of(self.keys, job, now)
+        first = find_key(self.keys, job, now)
         if first is not None:
             # A key that names the very same id: the reply to the first submission was lost.
             return Submitted(first.job, replayed=first.job != job.id)
@@ -77,8 +77,8 @@ class MemoryState:
     def store(self, job: NewJob, now: Instant) -> None:
         name = (job.queue, job.tenant, job.needs)
         lane = self.lanes.setdefault(name, Lane(*name, number=len(self.lanes)))
-        run_at = start_of(job, now)
-        row = Row(
+        run_at = start_time(job, now)
+        row = JobRow(
             new=job,
             order=next(self.orders),
             lane=lane,
@@ -92,12 +92,12 @@ class MemoryState:
 
     # -- the only ways to move and to delete ----------------------------------------------------------------
 
-    def at(self, *places: Place) -> Iterator[Row]:
+    def at(self, *places: Place) -> Iterator[JobRow]:
         for lane in self.lanes.values():
             for place in places:
                 yield from lane.places[place].values()
 
-    def move(self, row: Row, place: Place, now: Instant) -> None:
+    def move(self, row: JobRow, place: Place, now: Instant) -> None:
         """A job has a lease only while leased, and an end only in a final place: both are set here."""
         del row.lane.places[row.place][row.id]
         row.lane.places[place][row.id] = row
@@ -106,7 +106,7 @@ class MemoryState:
         row.finished_at = now
         self.wake()
 
-    def delete(self, row: Row) -> None:
+    def delete(self, row: JobRow) -> None:
         del row.lane.places[row.place][row.id]
         del self.rows[row.id]
         self.wake()

@@ -11,12 +11,11 @@ from leaseway.ports.notifications import Notifications
 from leaseway.ports.reads import Inspection, JobReads
 from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import LanePauses, TenantStore
+from leaseway.stores.memory.definitions import MemoryPauses, MemorySchedules, MemoryTenants
 from leaseway.stores.memory.jobs import MemoryBlockingSubmission, MemoryJobs, MemoryOperations
 from leaseway.stores.memory.keys import MemoryKeys, MemorySessions
 from leaseway.stores.memory.reads import MemoryInspection, MemoryReads
-from leaseway.stores.memory.schedules import MemorySchedules
 from leaseway.stores.memory.state import MemoryState
-from leaseway.stores.memory.tenants import MemoryPauses, MemoryTenants
 
 
 class MemoryStore:

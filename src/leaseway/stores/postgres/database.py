@@ -6,7 +6,7 @@ The server's clock decides. `now_us` is for tests that move time: its value is t
 from collections.abc import Callable
 
 from leaseway.domain.ids import Instant
-from leaseway.stores.local_notifier import Bell
+from leaseway.stores.local_notifier import LocalNotifier
 from leaseway.stores.postgres.address import parse_address
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.notify import NotificationListener, Notifier
@@ -43,6 +43,6 @@ class JobDatabase(Database):
 
     def __init__(self, url: str, now_us: Callable[[], Instant] | None = None) -> None:
         super().__init__(url, now_us)
-        self.local = Bell()
+        self.local = LocalNotifier()
         self.notifier = Notifier(self.connections, self.local)
         self.listener = NotificationListener(self.connections, self.local, self.notifier.is_own)

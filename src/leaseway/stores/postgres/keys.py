@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.key_rows import COLUMNS, key_of, scopes_text, session_of, taken, too_many
+from leaseway.stores.key_rows import COLUMNS, key_id_taken, parse_key, parse_session, render_scopes, too_many_keys
 from leaseway.stores.postgres.database import Database
 
 
@@ -14,20 +14,20 @@ class PostgresKeys:
         self._database = database
 
     async def add(self, key: ApiKey) -> None:
-        values = {name: getattr(key, name) for name in COLUMNS} | {"role": key.role.value, "scopes": scopes_text(key)}
+        values = {name: getattr(key, name) for name in COLUMNS} | {"role": key.role.value, "scopes": render_scopes(key)}
         bounds = (KEYS_MAX, FORGET_US, FORGET_MAX, self._database.at())
         ((kept,),) = await self._database.call("add_api_key", *values.values(), *bounds)
         if kept is None:
-            raise too_many()
+            raise too_many_keys()
         if kept != key.hash:
-            raise taken(key.id)
+            raise key_id_taken(key.id)
 
     async def find(self, id: str) -> ApiKey | None:
         found = await self._database.read("find_api_key", id)
-        return key_of(found[0]) if found else None
+        return parse_key(found[0]) if found else None
 
     async def all(self, tenant: str | None = None) -> list[ApiKey]:
-        return [key_of(row) for row in await self._database.read("list_api_keys", tenant, KEYS_MAX)]
+        return [parse_key(row) for row in await self._database.read("list_api_keys", tenant, KEYS_MAX)]
 
     async def revoke(self, id: str) -> bool:
         ((is_revoked,),) = await self._database.call("revoke_api_key", id, self._database.at())
@@ -51,7 +51,7 @@ class PostgresSessions:
 
     async def find(self, hash: str) -> Session | None:
         found = await self._database.read("find_api_session", hash)
-        return session_of(found[0]) if found else None
+        return parse_session(found[0]) if found else None
 
     async def end(self, hash: str) -> bool:
         ((is_known,),) = await self._database.call("end_api_session", hash)

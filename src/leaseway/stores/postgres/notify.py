@@ -21,7 +21,7 @@ import asyncpg
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US
-from leaseway.stores.local_notifier import Bell
+from leaseway.stores.local_notifier import LocalNotifier
 from leaseway.stores.postgres.connection import DRIVER_ERRORS, Connections, close_politely
 from leaseway.stores.postgres.statements import statements_for
 
@@ -43,7 +43,7 @@ Loop = asyncio.AbstractEventLoop
 class Notifier:
     """Notifies all processes, and coalesces notifications that follow each other closely."""
 
-    def __init__(self, connections: Connections, local: Bell) -> None:
+    def __init__(self, connections: Connections, local: LocalNotifier) -> None:
         self._connections = connections
         self._local = local
         self._sql = statements_for(connections.address.quoted)["notify_workers"]
@@ -128,7 +128,7 @@ class Notifier:
 class NotificationListener:
     """Receives notifications, on one connection for each event loop that waits."""
 
-    def __init__(self, connections: Connections, local: Bell, is_own: Callable[[int], bool]) -> None:
+    def __init__(self, connections: Connections, local: LocalNotifier, is_own: Callable[[int], bool]) -> None:
         self._connections = connections
         self._local = local
         self._is_own = is_own
@@ -168,7 +168,7 @@ class NotificationListener:
 class ListeningConnection:
     """One connection that listens. If it is lost, the next wait opens it again, at most once in RETRY_SECONDS."""
 
-    def __init__(self, connections: Connections, local: Bell, is_own: Callable[[int], bool]) -> None:
+    def __init__(self, connections: Connections, local: LocalNotifier, is_own: Callable[[int], bool]) -> None:
         self._connections = connections
         self._local = local
         self._is_own = is_own

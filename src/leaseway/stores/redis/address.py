@@ -31,7 +31,7 @@ class Address(NamedTuple):
         return ":".join((f"{{{self.prefix}}}", *parts))
 
 
-def address_of(url: str) -> Address:
+def parse_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -45,8 +45,8 @@ def address_of(url: str) -> Address:
     if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
         raise StoreRefused(f"{redact_url(url)}: {parts.path} must be the number of a database, such as /0")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    prefix = prefix_of(given.pop("prefix", PREFIX))
-    pool = pool_of(given.pop("pool", str(POOL)))
+    prefix = check_prefix(given.pop("prefix", PREFIX))
+    pool = parse_pool(given.pop("pool", str(POOL)))
     for word in given:
         if not DRIVER_WORDS.fullmatch(word):
             raise BadValue(word, "is no word of this address; there are prefix, pool, db, username, password, ssl_…")
@@ -54,13 +54,13 @@ def address_of(url: str) -> Address:
     return Address(driver_url, redact_url(driver_url), prefix, pool)
 
 
-def prefix_of(name: str) -> str:
+def check_prefix(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", name):
         raise BadValue("prefix", f"must be 1 to 64 letters, digits or _ . : - (is {name!r})")
     return name
 
 
-def pool_of(text: str) -> int:
+def parse_pool(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= POOL_MAX:
         raise BadValue("pool", f"must be a number of connections in 1 … {POOL_MAX:,} (is {text!r})")
     return int(text)

@@ -13,9 +13,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from leaseway.domain.errors import StoreBusy, TransientError
-from leaseway.stores.loop_local import PerLoop
+from leaseway.stores.local_notifier import PerLoop
 from leaseway.stores.redis.address import Address
-from leaseway.stores.redis.errors import translated
+from leaseway.stores.redis.errors import translate_error
 
 CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 3.0
@@ -46,7 +46,7 @@ def script(text: str) -> Script:
 class Connections:
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._clients: PerLoop[Any] = PerLoop(lambda: client_of(address), lambda client: client.aclose())
+        self._clients: PerLoop[Any] = PerLoop(lambda: make_client(address), lambda client: client.aclose())
 
     async def run(self, script: Script, keys: Sequence[str], request: bytes) -> Any:
         """One script, sent once. A server that does not know it has not run it, and is told its text."""
@@ -60,7 +60,7 @@ class Connections:
         try:
             return await self._send(*command)
         except driver.NoScriptError as error:
-            raise translated(error, self.address) from error
+            raise translate_error(error, self.address) from error
 
     async def look(self, *command: Any) -> Any:
         """A command that changes nothing: if its reply is lost, it is asked once more."""
@@ -79,13 +79,13 @@ class Connections:
         except driver.NoScriptError:
             raise
         except DRIVER_ERRORS as error:  # a TimeoutError is an OSError
-            raise translated(error, self.address) from error
+            raise translate_error(error, self.address) from error
 
     async def close(self) -> None:
         await self._clients.close()
 
 
-def client_of(address: Address) -> Any:
+def make_client(address: Address) -> Any:
     """For one event loop."""
     pool = BlockingConnectionPool.from_url(
         address.url,

@@ -32,30 +32,30 @@ KINDS = {
 """Errors from whose text the driver takes the code away."""
 
 
-def translated(error: Exception, address: Address) -> LeasewayError:
+def translate_error(error: Exception, address: Address) -> LeasewayError:
     """The meaning of an error. Lost replies are no `UnknownOutcome`: repeating a call would take once more."""
-    where, code = address.shown, code_of(error)
+    where, code = address.shown, error_code(error)
     if code == "OOM":
         return StoreFull(f"{where}: the server has reached maxmemory; nothing was written. Give it more")
     if code in REFUSED:
-        return StoreRefused(f"{where}: {described(error)}; {REFUSED[code].replace('prefix', address.prefix)}")
+        return StoreRefused(f"{where}: {describe_error(error)}; {REFUSED[code].replace('prefix', address.prefix)}")
     if code in BUSY:
-        return StoreBusy(f"{where}: {described(error)}; {BUSY[code]}. Nothing was written, try again")
+        return StoreBusy(f"{where}: {describe_error(error)}; {BUSY[code]}. Nothing was written, try again")
     if isinstance(error, driver.ResponseError):
-        return TerminalError(f"{where}: {described(error)}")
+        return TerminalError(f"{where}: {describe_error(error)}")
     if isinstance(error, (driver.TimeoutError, TimeoutError)):
         return TransientError(f"{where}: no answer in time; what the call may have taken counts as used")
     if isinstance(error, (driver.ConnectionError, OSError)):
-        return TransientError(f"{where}: {described(error)}; is it running, are host and port right?")
-    return StoreRefused(f"{where}: cannot be used as an address ({described(error)})")
+        return TransientError(f"{where}: {describe_error(error)}; is it running, are host and port right?")
+    return StoreRefused(f"{where}: cannot be used as an address ({describe_error(error)})")
 
 
-def code_of(error: Exception) -> str:
+def error_code(error: Exception) -> str:
     for kind, code in KINDS.items():
         if isinstance(error, kind):
             return code
     return str(error).partition(" ")[0] if isinstance(error, driver.ResponseError) else ""
 
 
-def described(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

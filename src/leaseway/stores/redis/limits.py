@@ -32,7 +32,7 @@ from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_l
 from leaseway.domain.limits.sizing import Sizing, size_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
-from leaseway.stores.redis.address import address_of
+from leaseway.stores.redis.address import parse_address
 from leaseway.stores.redis.connection import Connections, scripts
 
 VERSION_MIN = 7
@@ -41,7 +41,7 @@ FENCES_MAX = 3
 PAGE = 1_000
 
 
-class Given(Struct, frozen=True):
+class SentDefinition(Struct, frozen=True):
     """A definition on its way to the server."""
 
     name: str
@@ -49,26 +49,26 @@ class Given(Struct, frozen=True):
     sizing: Sizing
 
 
-class Kept(Struct, frozen=True):
+class StoredDefinition(Struct, frozen=True):
     """A definition as the server has it."""
 
     version: int
     definition: str
-    sizing: "KeptSizing"
+    sizing: "StoredSizing"
 
     def read(self) -> LimitDefinition:
         definition = msgspec.json.decode(self.definition, type=LimitDefinition)
         return replace(definition, paused=bool(self.sizing.paused))
 
 
-class KeptSizing(Struct, frozen=True):
+class StoredSizing(Struct, frozen=True):
     """What of it the server knows better than the words that it was given: code that is declared anew says nothing
     about a pause."""
 
     paused: bool | None = None
 
 
-class Request(Struct, frozen=True, omit_defaults=True):
+class ScriptRequest(Struct, frozen=True, omit_defaults=True):
     """What a script is told. Only `answered` in buckets.lua looks at the first four."""
 
     now: Instant | None = None
@@ -85,7 +85,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     granted_since: Instant | None = None
     generations: Sequence[int] | None = None
     notice: Notice | None = None
-    definitions: Sequence[Given] | None = None
+    definitions: Sequence[SentDefinition] | None = None
     is_declared: bool | None = None
     expected: int | None = None
 
@@ -98,7 +98,7 @@ class FencedServer:
     """
 
     def __init__(self, url: str, now_us: Callable[[], Instant] | None) -> None:
-        self.address = address_of(url)
+        self.address = parse_address(url)
         self.connections = Connections(self.address)
         self.scripts = scripts()
         self.declared: dict[str, LimitDefinition] = {}
@@ -108,9 +108,9 @@ class FencedServer:
 
     async def open(self) -> None:
         await self._examine()
-        _, self._since = await self._run("open", Request())
+        _, self._since = await self._run("open", ScriptRequest())
 
-    async def call(self, verb: str, request: Request) -> list[Any]:
+    async def call(self, verb: str, request: ScriptRequest) -> list[Any]:
         """Run a script. If the server reports another fence, nothing was done: adopt that fence and repeat."""
         for _ in range(FENCES_MAX):
             answer = await self._run(verb, replace(request, since=self._since))
@@ -124,12 +124,12 @@ class FencedServer:
     async def _declare_again(self, since: Instant) -> None:
         """A server restored from an old copy has older definitions or none, and may be another server."""
         await self._examine()
-        given = [given_of(definition) for definition in self.declared.values()]
-        answer = await self._run("define", Request(since=since, definitions=given, is_declared=True))
+        given = [encode_definition(definition) for definition in self.declared.values()]
+        answer = await self._run("define", ScriptRequest(since=since, definitions=given, is_declared=True))
         if answer[0] == "defined":
             self._since = since
 
-    async def _run(self, verb: str, request: Request) -> list[Any]:
+    async def _run(self, verb: str, request: ScriptRequest) -> list[Any]:
         if self._now_us is not None:
             request = replace(request, now=self._now_us())
         levels = [self.level_key(ask.limit, ask.name) for ask in request.asks or ()]
@@ -161,12 +161,12 @@ class RedisLimitDefinitions:
         self._server = server
 
     async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        given = [given_of(definition) for definition in definitions]
-        await self._server.call("define", Request(definitions=given, is_declared=True))
+        given = [encode_definition(definition) for definition in definitions]
+        await self._server.call("define", ScriptRequest(definitions=given, is_declared=True))
         self._server.declared.update((definition.name, definition) for definition in definitions)
 
     async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        request = Request(definitions=[given_of(definition)], expected=expected)
+        request = ScriptRequest(definitions=[encode_definition(definition)], expected=expected)
         answer, versions = await self._server.call("define", request)
         if answer == "stale":
             raise Stale(stale_text(f"limit {definition.name}", int(versions), expected or 0))
@@ -174,14 +174,14 @@ class RedisLimitDefinitions:
 
     async def all(self) -> list[tuple[LimitDefinition, int]]:
         packed = await self._server.connections.look("HGETALL", self._server.address.key("limits"))
-        kept = [msgspec.msgpack.decode(value, type=Kept) for value in packed.values()]
+        kept = [msgspec.msgpack.decode(value, type=StoredDefinition) for value in packed.values()]
         found = [(each.read(), each.version) for each in kept]
         return sorted(found, key=lambda each: each[0].name)
 
     async def forget(self, name: str) -> bool:
         self._server.declared.pop(name, None)
         was_there = await self._server.connections.call("HDEL", self._server.address.key("limits"), name)
-        cursor, pattern = 0, self._server.level_key(literally(name), "*")
+        cursor, pattern = 0, self._server.level_key(escape_pattern(name), "*")
         while True:  # ends when the server has gone through its keys once
             cursor, keys = await self._server.connections.look("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE)
             if keys:
@@ -210,7 +210,7 @@ class RedisLimiter:
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, in_flight_us)
-        caller = Request(holder=holder, in_flight_us=in_flight_us, in_flight_grace_us=self._in_flight_grace_us)
+        caller = ScriptRequest(holder=holder, in_flight_us=in_flight_us, in_flight_grace_us=self._in_flight_grace_us)
         request = replace(caller, asks=asks, must_be_known=True, least=least, most=most)
         match await self._server.call("acquire", request):
             case ["granted", count, now, since, lease_us, generations]:
@@ -224,46 +224,50 @@ class RedisLimiter:
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
-        before = Request(granted_at=granted.granted_at, granted_since=granted.since, generations=granted.generations)
+        before = ScriptRequest(
+            granted_at=granted.granted_at, granted_since=granted.since, generations=granted.generations
+        )
         await self._server.call("return_unused", replace(before, asks=granted.asks, count=unused))
 
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        await self._server.call("end_calls", Request(asks=asks, holder=holder, count=count))
+        await self._server.call("end_calls", ScriptRequest(asks=asks, holder=holder, count=count))
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         check_in_flight(asks, holder, count, in_flight_us)
         await self._server.call(
-            "renew_calls", Request(asks=asks, holder=holder, count=count, in_flight_us=in_flight_us)
+            "renew_calls", ScriptRequest(asks=asks, holder=holder, count=count, in_flight_us=in_flight_us)
         )
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
-        await self._server.call("observe", Request(asks=[PermitRequest(notice.name, notice.limit)], notice=notice))
+        await self._server.call(
+            "observe", ScriptRequest(asks=[PermitRequest(notice.name, notice.limit)], notice=notice)
+        )
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
-        _, now, levels = await self._server.call("levels", Request(asks=asks, must_be_known=True))
-        return now, [level_of(level) for level in levels]
+        _, now, levels = await self._server.call("levels", ScriptRequest(asks=asks, must_be_known=True))
+        return now, [parse_level(level) for level in levels]
 
 
-def literally(name: str) -> str:
+def escape_pattern(name: str) -> str:
     """A name as a pattern that fits nothing but itself."""
     return re.sub(r"([*?\[\]\\^])", r"\\\1", name)
 
 
-def given_of(definition: LimitDefinition) -> Given:
-    return Given(definition.name, written(check_limit(definition)), size_limit(definition))
+def encode_definition(definition: LimitDefinition) -> SentDefinition:
+    return SentDefinition(definition.name, render_definition(check_limit(definition)), size_limit(definition))
 
 
-def written(definition: LimitDefinition) -> str:
+def render_definition(definition: LimitDefinition) -> str:
     """Without what was left open: a later leaseway with more to say must not take that for news from the code."""
     said = {each.name: getattr(definition, each.name) for each in fields(definition)}
     news = {each.name: said[each.name] for each in fields(definition) if said[each.name] != each.default}
     return msgspec.json.encode(news).decode()
 
 
-def level_of(level: dict[str, Any]) -> Level:
+def parse_level(level: dict[str, Any]) -> Level:
     """An empty table of Lua does not say whether it is a list or a mapping, and comes as a list."""
     buckets, in_flight = dict(level.pop("buckets")), dict(level.pop("in_flight"))
     return Level(

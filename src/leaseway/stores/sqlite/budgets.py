@@ -76,11 +76,11 @@ class BudgetTables:
         self._connection = database.connection
         self._now_us = database.now_us
 
-    async def write(self, step: Callable[["Desk"], T]) -> T:
-        return await self._connection.write(lambda connection: step(Desk(connection, self._now_us())))
+    async def write(self, step: Callable[["BudgetTransaction"], T]) -> T:
+        return await self._connection.write(lambda connection: step(BudgetTransaction(connection, self._now_us())))
 
-    async def read(self, step: Callable[["Desk"], T]) -> T:
-        return await self._connection.read(lambda connection: step(Desk(connection, self._now_us())))
+    async def read(self, step: Callable[["BudgetTransaction"], T]) -> T:
+        return await self._connection.read(lambda connection: step(BudgetTransaction(connection, self._now_us())))
 
 
 class SqliteBudgetDefinitions:
@@ -149,7 +149,7 @@ class SqliteLedger:
         return await self._budgets.write(lambda desk: desk.prune(keep_us, limit))
 
 
-class Desk:
+class BudgetTransaction:
     """Where the books lie open: one transaction, at one instant."""
 
     def __init__(self, connection: sqlite3.Connection, now: Instant) -> None:
@@ -196,7 +196,7 @@ class Desk:
             version=kept.version,
         )
         for id_, *numbers in self.run("windows_under", name=definition.name, now=self._now):
-            book = apply_limit(book_of(numbers), definition.limit_micros)
+            book = apply_limit(parse_balance(numbers), definition.limit_micros)
             self.run(
                 "window_limit",
                 id=id_,
@@ -208,11 +208,11 @@ class Desk:
 
     def _kept(self, name: str, budget: str) -> StoredBudget | None:
         for definition, said, version in self.run("budget_find", name=name, budget=budget):
-            return StoredBudget(definition_of(definition), None if said is None else definition_of(said), version)
+            return StoredBudget(parse_definition(definition), None if said is None else parse_definition(said), version)
         return None
 
     def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        return [(definition_of(definition), version) for definition, version in self.run("budget_list")]
+        return [(parse_definition(definition), version) for definition, version in self.run("budget_list")]
 
     def forget(self, name: str) -> bool:
         if self._kept(name, name) is None:
@@ -296,12 +296,12 @@ class Desk:
         if not rows:
             return None
         state, owner, ttl_us, deadline, *_ = rows[0]
-        lines = tuple(line_of(row[4:]) for row in rows)
+        lines = tuple(parse_hold_line(row[4:]) for row in rows)
         return Hold(id=id_, state=HoldState(state), owner=owner, ttl_us=ttl_us, deadline=deadline, lines=lines)
 
     def _read(self, name: str, window: CalendarWindow) -> Balance | None:
-        for _, *numbers in self.run("window_find", name=name, **bounds_of(window)):
-            return book_of(numbers)
+        for _, *numbers in self.run("window_find", name=name, **window_values(window)):
+            return parse_balance(numbers)
         return None
 
     def _apply(self, step: HoldStep) -> Crossed:
@@ -327,19 +327,19 @@ class Desk:
 
     def _opened(self, line: HoldLine) -> int:
         """The id of a window, which is made when something is booked in it for the first time."""
-        found = self.run("window_find", name=line.name, **bounds_of(line.window))
+        found = self.run("window_find", name=line.name, **window_values(line.window))
         if not found:
             kept = self._kept(line.budget, line.budget)
             assert kept is not None  # the line was made by it, in this transaction
             names = {"name": line.name, "budget": line.budget, "unit": line.unit}
-            self.run("window_open", **names, **bounds_of(line.window), limit_micros=kept.definition.limit_micros)
-            found = self.run("window_find", name=line.name, **bounds_of(line.window))
+            self.run("window_open", **names, **window_values(line.window), limit_micros=kept.definition.limit_micros)
+            found = self.run("window_find", name=line.name, **window_values(line.window))
         return int(found[0][0])
 
     def _book(self, window: int, move: Posting) -> tuple[int, ...]:
         """Write one move into its book and into the journal."""
-        ((_, *numbers),) = self.run("window_find", name=move.line.name, **bounds_of(move.line.window))
-        book, crossed = apply_posting(book_of(numbers), move)
+        ((_, *numbers),) = self.run("window_find", name=move.line.name, **window_values(move.line.window))
+        book, crossed = apply_posting(parse_balance(numbers), move)
         self.run(
             "window_book",
             id=window,
@@ -365,7 +365,9 @@ class Desk:
     def books(self, names: Sequence[str] | None, since: Instant | None) -> list[BudgetWindow]:
         wanted = None if names is None else as_json(list(names))
         since = self._now if since is None else since
-        accounts = [account_of(row, self._now) for row in self.run("books", since=since, names=wanted, limit=BOOKS_MAX)]
+        accounts = [
+            parse_window(row, self._now) for row in self.run("books", since=since, names=wanted, limit=BOOKS_MAX)
+        ]
         there = {(account.name, account.window) for account in accounts}
         for definition, _ in self.definitions():
             if not is_template(definition.name) and (names is None or definition.name in names):
@@ -374,27 +376,27 @@ class Desk:
         return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
 
     def journal(self, name: str, limit: int) -> list[JournalEntry]:
-        return [entry_of(row) for row in self.run("entry_list", name=name, limit=max(limit, 0))]
+        return [parse_entry(row) for row in self.run("entry_list", name=name, limit=max(limit, 0))]
 
     def audit(self) -> Audit:
         books = self.run("audit_books")
-        unbalanced = tuple(place_of(row) for row in books if not row[-1])
+        unbalanced = tuple(window_key(row) for row in books if not row[-1])
         journal, holds = self.run("audit_journal"), self.run("audit_holds")
-        return Audit(sums_of(books), sums_of(journal), sums_of(holds), unbalanced)
+        return Audit(parse_sums(books), parse_sums(journal), parse_sums(holds), unbalanced)
 
 
 # -- rows and values ------------------------------------------------------------------------------------------------
 
 
-def definition_of(text: str) -> BudgetDefinition:
+def parse_definition(text: str) -> BudgetDefinition:
     return msgspec.json.decode(text, type=BudgetDefinition)
 
 
-def bounds_of(window: CalendarWindow) -> dict[str, Any]:
+def window_values(window: CalendarWindow) -> dict[str, Any]:
     return {"starts_at": window.start, "ends_at": window.end, "label": window.label}
 
 
-def book_of(row: Sequence[Any]) -> Balance:
+def parse_balance(row: Sequence[Any]) -> Balance:
     limit_micros, spent_micros, held_micros, overdraft_micros, told = row
     return Balance(
         limit_micros=limit_micros,
@@ -405,7 +407,7 @@ def book_of(row: Sequence[Any]) -> Balance:
     )
 
 
-def line_of(row: Sequence[Any]) -> HoldLine:
+def parse_hold_line(row: Sequence[Any]) -> HoldLine:
     name, budget, unit, start, end, label, amount_micros, actual_micros = row
     return HoldLine(
         name=name,
@@ -417,15 +419,20 @@ def line_of(row: Sequence[Any]) -> HoldLine:
     )
 
 
-def account_of(row: Row, now: Instant) -> BudgetWindow:
+def parse_window(row: Row, now: Instant) -> BudgetWindow:
     name, budget, unit, start, end, label, *numbers = row
     window = CalendarWindow(start, end, label)
     return BudgetWindow(
-        name=name, budget=budget, unit=unit, window=window, balance=book_of(numbers), has_begun=window.start <= now
+        name=name,
+        budget=budget,
+        unit=unit,
+        window=window,
+        balance=parse_balance(numbers),
+        has_begun=window.start <= now,
     )
 
 
-def entry_of(row: Row) -> JournalEntry:
+def parse_entry(row: Row) -> JournalEntry:
     seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
     return JournalEntry(
         seq=seq,
@@ -440,9 +447,9 @@ def entry_of(row: Row) -> JournalEntry:
     )
 
 
-def place_of(row: Row) -> WindowKey:
+def window_key(row: Row) -> WindowKey:
     return (row[0], CalendarWindow(*row[1:4]))
 
 
-def sums_of(rows: Sequence[Row]) -> dict[WindowKey, Sums]:
-    return {place_of(row): Sums(row[4], row[5]) for row in rows if row[4] or row[5]}
+def parse_sums(rows: Sequence[Row]) -> dict[WindowKey, Sums]:
+    return {window_key(row): Sums(row[4], row[5]) for row in rows if row[4] or row[5]}

@@ -170,7 +170,7 @@ class Connection:
         # check_same_thread: each thread has its connection, but another thread may close it.
         # timeout=0: SQLite's own waiting is unfair; `retry_while_busy` waits instead.
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=False)
-        connection.text_factory = lenient
+        connection.text_factory = decode_leniently
         try:
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
             connection.execute("PRAGMA cache_size = -16000")
@@ -208,9 +208,9 @@ class Connection:
         try:
             writer = self._opened()
             retry_while_busy(lambda: writer.execute("BEGIN IMMEDIATE"), self._random)
-            return finished(writer, works)
+            return commit_all(writer, works)
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise translate_error(error, self.path) from error
 
     def _opened(self) -> sqlite3.Connection:
         if self._writer is None:
@@ -235,7 +235,7 @@ class Connection:
         try:
             return retry_while_busy(look, self._random), None
         except sqlite3.Error as error:
-            return None, translated(error, self.path)
+            return None, translate_error(error, self.path)
         except Exception as error:  # noqa: BLE001 - it is delivered to the caller
             return None, error
 
@@ -246,7 +246,7 @@ class Connection:
         self._reader = self._writer = None
 
 
-def lenient(text: bytes) -> str:
+def decode_leniently(text: bytes) -> str:
     """Decode damaged text: it must fail the job it belongs to, not every statement that reads it."""
     return text.decode("utf-8", "replace")
 
@@ -278,7 +278,7 @@ def retry_while_busy(step: Callable[[], T], random: Callable[[], float]) -> T:
         time.sleep(BUSY_STEP_SECONDS * (0.5 + random()))
 
 
-def finished(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
+def commit_all(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
     """Run all works and commit, or roll back."""
     try:
         answers = [work(connection) for work in works]
@@ -301,7 +301,7 @@ def roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def translated(error: sqlite3.Error, path: str) -> LeasewayError:
+def translate_error(error: sqlite3.Error, path: str) -> LeasewayError:
     """Translate an error of SQLite: what happened, to what, and what to do next."""
     name = getattr(error, "sqlite_errorname", "")
     match name.removeprefix("SQLITE_").partition("_")[0]:

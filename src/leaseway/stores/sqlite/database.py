@@ -15,7 +15,7 @@ import msgspec
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import State
 from leaseway.domain.lane import LaneCount
-from leaseway.stores.local_notifier import Bell
+from leaseway.stores.local_notifier import LocalNotifier
 from leaseway.stores.sqlite.connection import Connection
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class Database:
         self.connection = connection
         self.now_us = now_us
         self.sql = sql
-        self.notifier = Bell()
+        self.notifier = LocalNotifier()
 
     async def write(self, step: Callable[[Transaction], T]) -> T:
         return await self.connection.write(self._in_transaction(step))

@@ -32,10 +32,10 @@ from leaseway.domain.health import (
 )
 from leaseway.domain.ids import Instant
 from leaseway.domain.lane import LaneCount
-from leaseway.stores.sqlite.budgets import Desk
-from leaseway.stores.sqlite.connection import translated
+from leaseway.stores.sqlite.budgets import BudgetTransaction
+from leaseway.stores.sqlite.connection import translate_error
 from leaseway.stores.sqlite.database import parse_lane, statements
-from leaseway.stores.sqlite.migrate import check_version, connect_read_only
+from leaseway.stores.sqlite.schema import check_version, connect_read_only
 
 BOUND_SECONDS = 5.0
 """How long a check that reads everything may take unless it shall be deep."""
@@ -69,7 +69,7 @@ SELECT queue, min(run_at) FROM jobs JOIN lanes ON lanes.id = jobs.lane
 SERVED = "SELECT queue, max(served_at) FROM lanes GROUP BY queue"
 
 
-def checkup(path: str, now: Instant, deep: bool) -> list[Finding]:
+def run_checks(path: str, now: Instant, deep: bool) -> list[Finding]:
     return list(_look(Path(path), now, None if deep else BOUND_SECONDS))
 
 
@@ -88,7 +88,7 @@ def _look(path: Path, now: Instant, seconds_max: float | None) -> Iterator[Findi
         with closing(connect_read_only(str(path))) as connection:
             yield from _look_inside(connection, path, now, seconds_max)
     except sqlite3.Error as error:
-        yield _sick("database", translated(error, str(path)))
+        yield _sick("database", translate_error(error, str(path)))
 
 
 def _look_inside(
@@ -137,7 +137,7 @@ def _size(path: Path) -> int:
 
 
 def _file_system(path: Path) -> Finding:
-    kind = file_system_of(path.resolve(), _mounts())
+    kind = file_system_type(path.resolve(), _mounts())
     if kind.startswith(REMOTE):
         advice = "SQLite's locks do not hold over a network: move the file to a local disk"
         return problem("file system", f"{kind}, a network file system", advice)
@@ -151,7 +151,7 @@ def _mounts() -> str:
         return ""  # not a Linux
 
 
-def file_system_of(path: Path, mounts: str) -> str:
+def file_system_type(path: Path, mounts: str) -> str:
     """The type of the file system that holds a path, by the text of /proc/mounts; empty if unknown."""
     best, kind = -1, ""
     for line in mounts.splitlines():
@@ -238,7 +238,7 @@ def _counters(connection: sqlite3.Connection, seconds_max: float | None) -> Find
 
 
 def _budgets(connection: sqlite3.Connection, now: Instant, seconds_max: float | None) -> Finding:
-    desk = Desk(connection, now)
+    desk = BudgetTransaction(connection, now)
     return _bounded(connection, "budgets", lambda: judge_ledger(desk.at_one_moment(desk.audit)), seconds_max)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.key_rows import COLUMNS, key_of, scopes_text, session_of, taken, too_many
+from leaseway.stores.key_rows import COLUMNS, key_id_taken, parse_key, parse_session, render_scopes, too_many_keys
 from leaseway.stores.sqlite.database import Database, Transaction, as_json
 
 
@@ -18,10 +18,10 @@ class SqliteKeys:
 
     async def find(self, id: str) -> ApiKey | None:
         found = await self._database.read("api_key_find", id=id)
-        return key_of(found[0]) if found else None
+        return parse_key(found[0]) if found else None
 
     async def all(self, tenant: str | None = None) -> list[ApiKey]:
-        return [key_of(row) for row in await self._database.read("api_key_list", tenant=tenant, limit=KEYS_MAX)]
+        return [parse_key(row) for row in await self._database.read("api_key_list", tenant=tenant, limit=KEYS_MAX)]
 
     async def revoke(self, id: str) -> bool:
         return bool(
@@ -58,7 +58,7 @@ class SqliteSessions:
 
     async def find(self, hash: str) -> Session | None:
         found = await self._database.read("session_find", hash=hash)
-        return session_of(found[0]) if found else None
+        return parse_session(found[0]) if found else None
 
     async def end(self, hash: str) -> bool:
         return bool(await self._database.write(lambda transaction: transaction.run("session_end", hash=hash)))
@@ -67,12 +67,12 @@ class SqliteSessions:
 def add_key(transaction: Transaction, key: ApiKey) -> None:
     found = transaction.run("api_key_find", id=key.id)
     if found:
-        if key_of(found[0]).hash != key.hash:
-            raise taken(key.id)
+        if parse_key(found[0]).hash != key.hash:
+            raise key_id_taken(key.id)
         return
     transaction.run("api_key_forget", before=transaction.now - FORGET_US, limit=FORGET_MAX)
     ((count,),) = transaction.run("api_key_count")
     if count >= KEYS_MAX:
-        raise too_many()
+        raise too_many_keys()
     values = {name: getattr(key, name) for name in COLUMNS}
-    transaction.run("api_key_add", **values | {"role": key.role.value, "scopes": scopes_text(key)})
+    transaction.run("api_key_add", **values | {"role": key.role.value, "scopes": render_scopes(key)})

@@ -21,14 +21,14 @@ from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import NEW, Acquisition, Level
 from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.domain.limits.sizing import Sizing, size_limit
-from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels
+from leaseway.stores.python_limiter import FORGET_MAX, LimitLevels, StoredLimit
 from leaseway.stores.sqlite.connection import Answer, Connection, Work
-from leaseway.stores.sqlite.migrate import read_version, refuse_foreign, split, write_version
+from leaseway.stores.sqlite.schema import read_version, refuse_foreign, split, write_version
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Timepiece(Struct, frozen=True):
+class LimiterClock(Struct, frozen=True):
     ticks_us: Callable[[], int]
     identity: str = ""
     """What one started machine calls itself; empty: nobody would notice another start."""
@@ -50,19 +50,19 @@ def since_boot_us() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
 
 
-def timepiece() -> Timepiece:
+def machine_clock() -> LimiterClock:
     """The best that this machine has."""
     if hasattr(time, "CLOCK_BOOTTIME") and BOOT_ID.exists():
-        return Timepiece(since_boot_us, BOOT_ID.read_text("ascii").strip(), wall_us)
-    return Timepiece(wall_us, is_settable=True)
+        return LimiterClock(since_boot_us, BOOT_ID.read_text("ascii").strip(), wall_us)
+    return LimiterClock(wall_us, is_settable=True)
 
 
 SQL = files(__package__) / "sql" / "limits"
 SCHEMA_VERSION = 1
 CACHED_MAX = 10_000
 
-level_of = msgspec.json.Decoder(Level).decode
-definition_of = msgspec.json.Decoder(LimitDefinition).decode
+parse_level = msgspec.json.Decoder(Level).decode
+parse_definition = msgspec.json.Decoder(LimitDefinition).decode
 Key = tuple[str, str]
 
 
@@ -71,11 +71,11 @@ def statements() -> Mapping[str, str]:
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in SQL.iterdir()}
 
 
-def text_of(value: Level | LimitDefinition) -> str:
+def render_json(value: Level | LimitDefinition) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def make_tables(connection: sqlite3.Connection, path: str) -> None:
+def create_tables(connection: sqlite3.Connection, path: str) -> None:
     """Once for each file, inside the caller's transaction."""
     refuse_foreign(connection, path)
     present = read_version(connection)
@@ -87,18 +87,20 @@ def make_tables(connection: sqlite3.Connection, path: str) -> None:
         write_version(connection, SCHEMA_VERSION)
 
 
-def defined(connection: sqlite3.Connection, name: str) -> Defined | None:
+def read_definition(connection: sqlite3.Connection, name: str) -> StoredLimit | None:
     found = connection.execute(statements()["definition_read"], {"name": name}).fetchone()
     if found is None:
         return None
-    definition, declared, number = definition_of(found[0]), found[1], found[2]
-    return Defined(definition, None if declared is None else definition_of(declared), size_limit(definition, number))
+    definition, declared, number = parse_definition(found[0]), found[1], found[2]
+    return StoredLimit(
+        definition, None if declared is None else parse_definition(declared), size_limit(definition, number)
+    )
 
 
-class FileLevels(Levels):
-    def __init__(self, timepiece: Timepiece, in_flight_grace_us: int = 0) -> None:
+class FileLevels(LimitLevels):
+    def __init__(self, clock: LimiterClock, in_flight_grace_us: int = 0) -> None:
         super().__init__(in_flight_grace_us)
-        self._timepiece = timepiece
+        self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._seen = -1
         """SQLite's number for the state of the file; it changes when others write."""
@@ -123,12 +125,12 @@ class FileLevels(Levels):
         self._connection, self._seen, self._is_open = connection, seen, True
         if not self._is_fenced:
             self._read_fence(connection)
-        self.now = self._timepiece.ticks_us() + self._ahead_us
-        if self._timepiece.is_settable:
+        self.now = self._clock.ticks_us() + self._ahead_us
+        if self._clock.is_settable:
             self.now = self._latest = max(self.now, self._latest)
 
     def end(self, connection: sqlite3.Connection) -> None:
-        if self._timepiece.is_settable:
+        if self._clock.is_settable:
             self._write_fence(connection)
         rows = [self._row(key, sizing) for key, sizing in self._changed.items()]
         connection.executemany(statements()["level_write"], rows)
@@ -143,11 +145,11 @@ class FileLevels(Levels):
     def rolled_back(self) -> None:
         self._is_open = True
 
-    # -- what Levels asks for ---------------------------------------------------------------------------------------
+    # -- reading and writing levels ---------------------------------------------------------------------------------
 
     def sizing(self, limit: str) -> Sizing | None:
         if limit not in self._sizings:
-            known = defined(self._here, limit)
+            known = read_definition(self._here, limit)
             self._sizings[limit] = known.sizing if known else None
         return self._sizings[limit]
 
@@ -155,7 +157,7 @@ class FileLevels(Levels):
         level = self._levels.get((limit, name))
         if level is None:
             found = self._run("level_read", definition=limit, name=name).fetchone()
-            level = self._levels[(limit, name)] = NEW if found is None else level_of(found[0])
+            level = self._levels[(limit, name)] = NEW if found is None else parse_level(found[0])
         return level
 
     def write(self, taking: Acquisition, level: Level) -> None:
@@ -177,21 +179,21 @@ class FileLevels(Levels):
     def _row(self, key: Key, sizing: Sizing) -> dict[str, object]:
         level = self._levels[key]
         idle_at = buckets.idle_at(level, sizing)
-        return {"definition": key[0], "name": key[1], "level": text_of(level), "idle_at": idle_at}
+        return {"definition": key[0], "name": key[1], "level": render_json(level), "idle_at": idle_at}
 
     def _read_fence(self, connection: sqlite3.Connection) -> None:
         """Another start of the machine, or none known: everything from before counts as used."""
         found = self._run("fence_read").fetchone()
-        if found is None or found[0] != self._timepiece.identity:
-            self._ahead_us = self._timepiece.ahead_us(found[1] if found else 0)
-            self.since = self._latest = self._timepiece.ticks_us() + self._ahead_us
+        if found is None or found[0] != self._clock.identity:
+            self._ahead_us = self._clock.ahead_us(found[1] if found else 0)
+            self.since = self._latest = self._clock.ticks_us() + self._ahead_us
             self._write_fence(connection)
         else:
             _, self.since, self._ahead_us, self._latest = found
         self._is_fenced = True
 
     def _write_fence(self, connection: sqlite3.Connection) -> None:
-        values = {"identity": self._timepiece.identity, "since": self.since}
+        values = {"identity": self._clock.identity, "since": self.since}
         self._run("fence_write", **values, ahead_us=self._ahead_us, latest=self._latest)
 
 

@@ -14,18 +14,18 @@ from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.ports.limiter import LimitDefinitions
-from leaseway.stores.python_limiter import Defined, changed, check_all, declared
+from leaseway.stores.python_limiter import StoredLimit, change_limit, check_all, declare_limit
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.limit_levels import (
     FileLevels,
     LevelsFile,
-    Timepiece,
-    defined,
-    definition_of,
-    make_tables,
+    LimiterClock,
+    create_tables,
+    machine_clock,
+    parse_definition,
+    read_definition,
+    render_json,
     statements,
-    text_of,
-    timepiece,
 )
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class SqliteLimitDefinitions:
 
         def work(connection: sqlite3.Connection) -> None:
             for definition in definitions:
-                if (news := declared(defined(connection, definition.name), definition)) is not None:
-                    define(connection, news)
+                if (news := declare_limit(read_definition(connection, definition.name), definition)) is not None:
+                    write_definition(connection, news)
 
         await self._connection.write(work)
 
@@ -51,8 +51,8 @@ class SqliteLimitDefinitions:
         check_all([definition])
 
         def work(connection: sqlite3.Connection) -> int:
-            news = changed(defined(connection, definition.name), definition, expected)
-            define(connection, news)
+            news = change_limit(read_definition(connection, definition.name), definition, expected)
+            write_definition(connection, news)
             return news.sizing.version
 
         return await self._connection.write(work)
@@ -60,7 +60,7 @@ class SqliteLimitDefinitions:
     async def all(self) -> list[tuple[LimitDefinition, int]]:
         def work(connection: sqlite3.Connection) -> list[tuple[LimitDefinition, int]]:
             found = connection.execute(statements()["definition_list"]).fetchall()
-            return [(definition_of(definition), version) for definition, version in found]
+            return [(parse_definition(definition), version) for definition, version in found]
 
         return await self._connection.read(work)
 
@@ -86,17 +86,17 @@ class SqliteLimiter:
         random: Callable[[], float] = random.random,
     ) -> None:
         self.path = path + SUFFIX
-        piece = timepiece() if now_us is None else Timepiece(now_us, identity)
+        clock = machine_clock() if now_us is None else LimiterClock(now_us, identity)
         # No grace for in-flight calls: every process that used this file stopped together with the machine.
-        self._levels = FileLevels(piece)
-        synchronous = synchronous_of(piece) if durable else "OFF"
+        self._levels = FileLevels(clock)
+        synchronous = synchronous_setting(clock) if durable else "OFF"
         self._file = LevelsFile(self.path, random, self._levels, synchronous=synchronous, inline=inline)
         self._connection = Connection(self.path, random, durable=durable, inline=inline)
         self.definitions: LimitDefinitions = SqliteLimitDefinitions(self._connection)
 
     async def open(self) -> None:
         await self._connection.open()
-        await self._connection.write(lambda connection: make_tables(connection, self.path))
+        await self._connection.write(lambda connection: create_tables(connection, self.path))
         await self._file.open()
 
     async def close(self) -> None:
@@ -133,16 +133,16 @@ class SqliteLimiter:
         return await self._file.write(lambda connection: verb(self._levels))
 
 
-def synchronous_of(piece: Timepiece) -> str:
+def synchronous_setting(clock: LimiterClock) -> str:
     """A power cut may take the last grants, because the fence notices; where nobody would, each waits for the disk. It
     must never take the file, which has the definitions: with OFF it could, for pages would go to the disk before the
     log."""
-    return "FULL" if piece.is_settable else "NORMAL"
+    return "FULL" if clock.is_settable else "NORMAL"
 
 
-def define(connection: sqlite3.Connection, news: Defined) -> None:
+def write_definition(connection: sqlite3.Connection, news: StoredLimit) -> None:
     name = news.definition.name
-    declared = None if news.declared is None else text_of(news.declared)
-    values = {"name": name, "definition": text_of(news.definition), "declared": declared}
+    declared = None if news.declared is None else render_json(news.declared)
+    values = {"name": name, "definition": render_json(news.definition), "declared": declared}
     connection.execute(statements()["definition_write"], {**values, "version": news.sizing.version})
     connection.execute(statements()["level_remember"], {"definition": name})

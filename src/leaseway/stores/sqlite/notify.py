@@ -10,13 +10,13 @@ import sqlite3
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
-from leaseway.stores.local_notifier import Bell
+from leaseway.stores.local_notifier import LocalNotifier
 
 POLL_SECONDS = 0.010
 
 
 class FileNotifications:
-    def __init__(self, bell: Bell, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, bell: LocalNotifier, connect: Callable[[], sqlite3.Connection]) -> None:
         self._bell = bell
         self._connect = connect
         self._connection: sqlite3.Connection | None = None

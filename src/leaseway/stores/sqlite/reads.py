@@ -97,9 +97,9 @@ class SqliteInspection:
         return None
 
     async def health(self, *, deep: bool = False) -> list[Finding]:
-        from leaseway.stores.sqlite.health import checkup  # imported here because workers do not need it
+        from leaseway.stores.sqlite.health import run_checks  # imported here because workers do not need it
 
-        return await asyncio.to_thread(checkup, self._database.connection.path, self._database.now_us(), deep)
+        return await asyncio.to_thread(run_checks, self._database.connection.path, self._database.now_us(), deep)
 
 
 def select_jobs(

@@ -14,14 +14,13 @@ from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.database import Database, statements
+from leaseway.stores.sqlite.definitions import SqlitePauses, SqliteSchedules, SqliteTenants
 from leaseway.stores.sqlite.jobs import SqliteBlockingSubmission, SqliteJobs
 from leaseway.stores.sqlite.keys import SqliteKeys, SqliteSessions
-from leaseway.stores.sqlite.migrate import migrate, read_versions
 from leaseway.stores.sqlite.notify import FileNotifications
 from leaseway.stores.sqlite.operations import SqliteOperations
 from leaseway.stores.sqlite.reads import SqliteInspection, SqliteReads
-from leaseway.stores.sqlite.schedules import SqliteSchedules
-from leaseway.stores.sqlite.tenants import SqlitePauses, SqliteTenants
+from leaseway.stores.sqlite.schema import migrate, read_versions
 
 
 class SqliteStore:

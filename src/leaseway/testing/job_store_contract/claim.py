@@ -10,7 +10,7 @@ from leaseway.testing.clock import FakeClock
 from leaseway.testing.job_store_contract.fixtures import (
     LEASE_US,
     QUEUES,
-    Worker,
+    ContractWorker,
     counts,
     done,
     id_of,
@@ -25,17 +25,17 @@ from leaseway.testing.job_store_contract.fixtures import (
 async def test_two_workers_never_hold_the_same_job(store: Store) -> None:
     """The first promise of all."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
-    first = await Worker(store, "first").claim(3)
-    second = await Worker(store, "second").claim(3)
+    first = await ContractWorker(store, "first").claim(3)
+    second = await ContractWorker(store, "second").claim(3)
     assert [lease.id for lease in first] == [id_of(1), id_of(2), id_of(3)]
     assert [lease.id for lease in second] == [id_of(4), id_of(5)]
-    assert await Worker(store, "third").claim(3) == ()
+    assert await ContractWorker(store, "third").claim(3) == ()
 
 
 async def test_an_attempt_counts_from_the_claim(store: Store) -> None:
     """A job that kills its worker never settles: counted later, it would come back for ever."""
     await store.jobs.submit([new_job(1)])
-    lease = await Worker(store).claim_one()
+    lease = await ContractWorker(store).claim_one()
     assert (lease.attempts, lease.fence) == (1, 1)
     job = await job_of(store)
     assert (job.attempts, job.fence) == (1, 1)
@@ -44,7 +44,7 @@ async def test_an_attempt_counts_from_the_claim(store: Store) -> None:
 async def test_nobody_gets_more_than_asked_for(store: Store) -> None:
     """A job that is leased and not run is a job that waits for nothing."""
     await store.jobs.submit([new_job(number) for number in range(1, 4)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     assert len(await worker.claim(2)) == 2
     assert await worker.claim(0) == ()
     assert await worker.claim(-1) == ()
@@ -56,7 +56,7 @@ async def test_nobody_gets_more_than_asked_for(store: Store) -> None:
 async def test_only_the_wanted_queues_are_served(store: Store) -> None:
     """A worker without the code or the rights for a queue must not get its jobs."""
     await store.jobs.submit([new_job(1, queue="a"), new_job(2, queue="b"), new_job(3, queue="c")])
-    leases = await Worker(store).claim(10, ("a", "c", "a"))
+    leases = await ContractWorker(store).claim(10, ("a", "c", "a"))
     assert [lease.id for lease in leases] == [id_of(1), id_of(3)]
 
 
@@ -75,7 +75,7 @@ async def test_a_lease_carries_all_that_a_handler_needs(store: Store) -> None:
         cursor='{"page":1}',
     )
     await store.jobs.submit([new])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants(queues=("slow",))
     assert (await worker.exchange(wants=wants)).leases == (
         Lease(
@@ -101,7 +101,7 @@ async def test_a_leased_job_says_who_has_it_until_when(store: Store, clock: Fake
     """The first question of a person who wonders why a job is slow."""
     await store.jobs.submit([new_job(1)])
     clock.advance(1)
-    await Worker(store, "worker-7").claim_one()
+    await ContractWorker(store, "worker-7").claim_one()
     job = await job_of(store)
     assert (job.state, job.lease_owner) == (State.LEASED, "worker-7")
     assert job.lease_until == clock.now_us() + LEASE_US
@@ -115,7 +115,7 @@ async def test_higher_priority_goes_first_then_earlier_time_then_earlier_submiss
     now = clock.now_us()
     await store.jobs.submit([new_job(9, run_at=now), new_job(8, run_at=now), new_job(7, run_at=now - 1)])
     await store.jobs.submit([new_job(6, priority=-1, run_at=now - 9), new_job(5, priority=1, run_at=now)])
-    leases = await Worker(store).claim(5)
+    leases = await ContractWorker(store).claim(5)
     assert [lease.id for lease in leases] == [id_of(number) for number in (5, 7, 9, 8, 6)]
 
 
@@ -125,7 +125,7 @@ async def test_jobs_whose_time_has_come_take_their_place_in_the_order(store: Sto
     await store.jobs.submit([new_job(1, run_at=now + 2), new_job(2, run_at=now + 1), new_job(3, run_at=now)])
     await store.jobs.submit([new_job(4, run_at=now + 2, priority=1)])
     clock.advance_us(2)
-    leases = await Worker(store).claim(4)
+    leases = await ContractWorker(store).claim(4)
     assert [lease.id for lease in leases] == [id_of(number) for number in (4, 3, 2, 1)]
 
 
@@ -134,10 +134,10 @@ async def test_waking_scheduled_jobs_is_bounded_and_starts_with_the_earliest(sto
     late = new_job(9_999, tenant="late", delay_us=2)
     await store.jobs.submit([late, *(new_job(number, delay_us=1) for number in range(PROMOTE_MAX))])
     clock.advance_us(2)
-    await Worker(store).settle()
+    await ContractWorker(store).settle()
     assert await counts(store) == {"ready": PROMOTE_MAX}
     assert await counts(store, tenant="late") == {"scheduled": 1}
-    await Worker(store).settle()
+    await ContractWorker(store).settle()
     assert await counts(store, tenant="late") == {"ready": 1}
 
 
@@ -145,7 +145,7 @@ async def test_a_full_lane_does_not_starve_the_others(store: Store) -> None:
     """A tenant who submits a million jobs must not make the others wait for them."""
     await store.jobs.submit([new_job(number, tenant="loud") for number in range(1, 101)])
     await store.jobs.submit([new_job(101, tenant="quiet"), new_job(102, tenant="quiet")])
-    leases = await Worker(store).claim(4)
+    leases = await ContractWorker(store).claim(4)
     assert [lease.tenant for lease in leases] == ["loud", "loud", "quiet", "quiet"]
 
 
@@ -153,7 +153,7 @@ async def test_what_one_lane_cannot_use_goes_to_the_others(store: Store) -> None
     """Fairness must not leave a worker idle while there is work."""
     await store.jobs.submit([new_job(number, tenant="loud") for number in range(1, 11)])
     await store.jobs.submit([new_job(11, tenant="quiet")])
-    leases = await Worker(store).claim(6)
+    leases = await ContractWorker(store).claim(6)
     assert [lease.tenant for lease in leases] == ["loud"] * 5 + ["quiet"]
 
 
@@ -163,7 +163,7 @@ async def test_the_lane_that_waited_longest_is_served_first(store: Store, clock:
     await store.jobs.submit([new_job(3 * n + i, tenant=name) for n in range(3) for i, name in enumerate(tenants)])
     served = []
     for _ in range(7):
-        (lease,) = await Worker(store, "any").claim()
+        (lease,) = await ContractWorker(store, "any").claim()
         served.append(lease.tenant)
         clock.advance_us(1)
     assert served == ["a", "b", "c", "a", "b", "c", "a"]
@@ -172,19 +172,19 @@ async def test_the_lane_that_waited_longest_is_served_first(store: Store, clock:
 async def test_a_new_lane_does_not_wait_behind_the_old_ones(store: Store, clock: FakeClock) -> None:
     """It was never served: that is longer ago than anything."""
     await store.jobs.submit([new_job(1, tenant="old"), new_job(2, tenant="old")])
-    await Worker(store).claim()
+    await ContractWorker(store).claim()
     clock.advance(1)
     await store.jobs.submit([new_job(3, tenant="new")])
-    (lease,) = await Worker(store, "other").claim()
+    (lease,) = await ContractWorker(store, "other").claim()
     assert lease.tenant == "new"
 
 
 async def test_a_lane_that_was_passed_over_keeps_its_turn(store: Store, clock: FakeClock) -> None:
     """Only a lane that got something goes to the end of the line."""
     await store.jobs.submit([new_job(n, tenant=f"t{n % 3}") for n in range(6)])
-    first = await Worker(store).claim(2)
+    first = await ContractWorker(store).claim(2)
     clock.advance(1)
-    second = await Worker(store).claim(2)
+    second = await ContractWorker(store).claim(2)
     tenants = [lease.tenant for lease in (*first, *second)]
     assert tenants == ["t0", "t1", "t2", "t0"]
 
@@ -193,17 +193,17 @@ async def test_a_claim_looks_at_a_bounded_number_of_lanes(store: Store, clock: F
     """A million tenants must not make a claim slow; whoever is left out comes first next time."""
     lanes = LANES_MAX + 2
     await store.jobs.submit([new_job(2 * n + i, tenant=f"t{n:03}") for n in range(lanes) for i in range(2)])
-    first = await Worker(store).claim(2 * lanes)
+    first = await ContractWorker(store).claim(2 * lanes)
     assert len(first) == 2 * LANES_MAX
     clock.advance(1)
-    second = await Worker(store, "other").claim(2 * lanes)
+    second = await ContractWorker(store, "other").claim(2 * lanes)
     assert [lease.tenant for lease in second] == [f"t{LANES_MAX:03}"] * 2 + [f"t{LANES_MAX + 1:03}"] * 2
 
 
 async def test_settling_and_claiming_the_same_job_in_one_exchange(store: Store) -> None:
     """Settlements come first, so a job that was given back may be claimed at once, under a new token."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     lease = await worker.claim_one()
     answer = await worker.exchange(snooze(lease), wants=worker.wants())
     (again,) = answer.leases
@@ -215,7 +215,7 @@ async def test_settling_and_claiming_the_same_job_in_one_exchange(store: Store) 
 async def test_a_worker_is_told_which_of_its_jobs_shall_stop(store: Store) -> None:
     """Only its own, and only those it still holds when the exchange ends."""
     await store.jobs.submit([new_job(number, priority=int(number == 3)) for number in range(1, 6)])
-    mine, other = Worker(store, "mine"), Worker(store, "other")
+    mine, other = ContractWorker(store, "mine"), ContractWorker(store, "other")
     _three, one, _two = await mine.claim(3)
     await other.claim(1)
     for number in (4, 3, 1):
@@ -229,7 +229,7 @@ async def test_a_token_may_be_any_text(store: Store) -> None:
     """A token that looks like a number, or like nothing, must be compared as text."""
     for number, text in enumerate(("1", "01", "1e0", "null", "true", " 1"), start=1):
         await store.jobs.submit([new_job(number)])
-        worker = Worker(store)
+        worker = ContractWorker(store)
         (lease,) = (await worker.exchange(wants=Wants(QUEUES, 1, Token(text)))).leases
         assert lease.token == text
         assert (await worker.settle(done(lease, token=Token("1.0")))).lost == (lease.id,)
@@ -239,7 +239,7 @@ async def test_a_token_may_be_any_text(store: Store) -> None:
 async def test_a_claim_sent_again_gets_the_same_leases(store: Store, clock: FakeClock) -> None:
     """Otherwise they would wait for their expiry, held by a worker that does not know it has them."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants(2)
     first = await worker.exchange(wants=wants)
     clock.advance(1)
@@ -251,7 +251,7 @@ async def test_a_claim_sent_again_gets_the_same_leases(store: Store, clock: Fake
 async def test_a_claim_sent_again_counts_no_second_attempt(store: Store) -> None:
     """A bad network must not use up the attempts of jobs that never ran."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants()
     for repeat in (False, True, True):
         await worker.exchange(wants=wants, repeat=repeat)
@@ -262,7 +262,7 @@ async def test_a_claim_sent_again_counts_no_second_attempt(store: Store) -> None
 async def test_leases_handed_out_again_last_from_now(store: Store, clock: FakeClock) -> None:
     """The worker measures its lease from the request that it got an answer to."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
     clock.advance_us(LEASE_US - 1)
@@ -274,7 +274,7 @@ async def test_leases_handed_out_again_come_in_the_order_of_submission(store: St
     """Across lanes and priorities, so that every store gives the same answer."""
     await store.jobs.submit([new_job(5, tenant="b"), new_job(4, tenant="a")])
     await store.jobs.submit([new_job(3, tenant="a", priority=1), new_job(2, tenant="b")])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants(4)
     await worker.exchange(wants=wants)
     again = await worker.exchange(wants=wants, repeat=True)
@@ -284,7 +284,7 @@ async def test_leases_handed_out_again_come_in_the_order_of_submission(store: St
 async def test_a_claim_that_never_arrived_is_made_when_repeated(store: Store) -> None:
     """An unknown outcome may mean that nothing happened."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     answer = await worker.exchange(wants=worker.wants(), repeat=True)
     assert [lease.id for lease in answer.leases] == [id_of(1)]
 
@@ -292,7 +292,7 @@ async def test_a_claim_that_never_arrived_is_made_when_repeated(store: Store) ->
 async def test_leases_that_expired_meanwhile_are_claimed_anew(store: Store, clock: FakeClock) -> None:
     """The repetition came too late: the job was taken back, and this is a new delivery."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
     clock.advance_us(LEASE_US)
@@ -303,7 +303,7 @@ async def test_leases_that_expired_meanwhile_are_claimed_anew(store: Store, cloc
 async def test_only_a_repetition_gets_leases_again(store: Store) -> None:
     """A new exchange that hands out running jobs would run them twice."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
     assert (await worker.exchange(wants=wants)).leases == ()
@@ -312,7 +312,7 @@ async def test_only_a_repetition_gets_leases_again(store: Store) -> None:
 async def test_leases_of_another_claim_are_not_handed_out_again(store: Store) -> None:
     """Jobs that this worker runs already, under the token of an answer that it received."""
     await store.jobs.submit([new_job(1), new_job(2)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.claim_one()
     answer = await worker.exchange(wants=worker.wants(2), repeat=True)
     assert [lease.id for lease in answer.leases] == [id_of(2)]
@@ -321,17 +321,17 @@ async def test_leases_of_another_claim_are_not_handed_out_again(store: Store) ->
 async def test_leases_of_another_worker_are_not_handed_out(store: Store) -> None:
     """The token alone would do, were it never leaked; the owner makes sure."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
-    assert (await Worker(store, "thief").exchange(wants=wants, repeat=True)).leases == ()
+    assert (await ContractWorker(store, "thief").exchange(wants=wants, repeat=True)).leases == ()
 
 
 async def test_a_whole_exchange_sent_again_happens_once(store: Store) -> None:
     """Settlement, child and claim: all of the first answer, nothing of it twice."""
     await store.jobs.submit([new_job(2)])
     lease = await leased_job(store, 1, priority=1)
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants(1)
     settlement = done(lease, children=(new_job(3),))
     first = await worker.exchange(settlement, wants=wants)
@@ -345,7 +345,7 @@ async def test_a_whole_exchange_sent_again_happens_once(store: Store) -> None:
 async def test_a_repetition_without_wants_only_settles(store: Store) -> None:
     """The last exchange of a worker that goes away."""
     lease = await leased_job(store)
-    worker = Worker(store)
+    worker = ContractWorker(store)
     for repeat in (False, True):
         answer = await worker.exchange(done(lease), repeat=repeat)
         assert (answer.lost, answer.leases) == ((), ())
@@ -355,7 +355,7 @@ async def test_a_repetition_without_wants_only_settles(store: Store) -> None:
 async def test_a_lease_handed_out_again_may_have_to_stop(store: Store) -> None:
     """Somebody cancelled the job while its worker did not know of it."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
     await store.operations.cancel(id_of(1))
@@ -367,7 +367,7 @@ async def test_a_lease_handed_out_again_may_have_to_stop(store: Store) -> None:
 async def test_a_repetition_that_wants_none_gets_what_was_granted(store: Store) -> None:
     """So a keeper learns what a blocked worker was granted, without taking more for it."""
     await store.jobs.submit([new_job(1), new_job(2)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants(1)
     first = await worker.exchange(wants=wants)
     again = await worker.exchange(wants=replace(wants, count=0), repeat=True)
@@ -378,7 +378,7 @@ async def test_a_repetition_that_wants_none_gets_what_was_granted(store: Store) 
 async def test_a_repetition_that_wants_none_claims_nothing(store: Store) -> None:
     """If the first try never arrived, there is nothing to be told of."""
     await store.jobs.submit([new_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     again = await worker.exchange(wants=worker.wants(0), repeat=True)
     assert again.leases == ()
     assert await counts(store) == {"ready": 1}

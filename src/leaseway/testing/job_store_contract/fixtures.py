@@ -33,7 +33,7 @@ def keyed_job(number: int, **options: Any) -> NewJob:
     return new_job(number, **{"key": "key-1", "fingerprint": "same", "key_keep_us": HOUR_US} | options)
 
 
-class Worker:
+class ContractWorker:
     """Asks for work under a new token each time, as real workers do."""
 
     _tokens = count(1)  # shared, because two workers of one name must not share a token
@@ -67,7 +67,7 @@ class Worker:
 async def leased_job(store: Store, number: int = 1, **options: Any) -> Lease:
     """Submit a job and claim it, by a worker of the usual name."""
     await store.jobs.submit([new_job(number, **options)])
-    return await Worker(store).claim_one()
+    return await ContractWorker(store).claim_one()
 
 
 # -- what a worker says when it hands a lease back ----------------------------------------------------------

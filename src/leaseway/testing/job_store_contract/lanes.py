@@ -17,7 +17,7 @@ from leaseway.testing.job_store_contract.fixtures import (
     MINUTE_US,
     NOBODY,
     QUEUES,
-    Worker,
+    ContractWorker,
     counts,
     done,
     failed,
@@ -34,7 +34,7 @@ MAIL = Gate("mail", "default")
 async def test_jobs_behind_a_gate_do_not_start_unless_admitted(store: Store) -> None:
     """A job that started without what it needs would be refused by the provider, and so would all after it."""
     await store.jobs.submit([new_job(1, needs="maps"), new_job(2, needs="maps"), new_job(3)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     assert [lease.id for lease in await worker.claim(9)] == [id_of(3)]
     assert await worker.claim(9, admits={MAIL: 9, Gate("maps", "other"): 9, Gate("", "default"): 9}) == ()
     assert [lease.id for lease in await worker.claim(9, admits={MAPS: 1})] == [id_of(1)]
@@ -45,29 +45,29 @@ async def test_jobs_behind_a_gate_do_not_start_unless_admitted(store: Store) -> 
 async def test_what_is_admitted_is_not_more_than_what_is_wanted(store: Store) -> None:
     """Nobody gets more jobs than it has hands, whatever the limits say."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(5)])
-    assert len(await Worker(store).claim(2, admits={MAPS: 5})) == 2
+    assert len(await ContractWorker(store).claim(2, admits={MAPS: 5})) == 2
 
 
 async def test_lanes_behind_one_gate_share_what_is_admitted(store: Store) -> None:
     """Two queues that call one provider are one load for it."""
     await store.jobs.submit([new_job(n, needs="maps", queue=f"q{n % 2}") for n in range(10)])
-    leases = await Worker(store).claim(9, ("q0", "q1"), {MAPS: 3})
+    leases = await ContractWorker(store).claim(9, ("q0", "q1"), {MAPS: 3})
     assert len(leases) == 3
-    assert len(await Worker(store).claim(9, ("q0", "q1"), {MAPS: 7})) == 7
+    assert len(await ContractWorker(store).claim(9, ("q0", "q1"), {MAPS: 7})) == 7
 
 
 async def test_a_gate_that_is_named_twice_lets_out_the_sum(store: Store) -> None:
     """Each of them was paid for."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(5)])
     wants = Wants(QUEUES, 9, Token("t"), (Admit(MAPS, 1), Admit(MAPS, 2)))
-    assert len((await Worker(store).exchange(wants=wants)).leases) == 3
+    assert len((await ContractWorker(store).exchange(wants=wants)).leases) == 3
 
 
 async def test_an_open_gate_does_not_starve_those_who_need_none(store: Store) -> None:
     """Lanes share a claim alike, with a gate or without."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(10)])
     await store.jobs.submit([new_job(10 + n) for n in range(10)])
-    leases = await Worker(store).claim(8, admits={MAPS: 8})
+    leases = await ContractWorker(store).claim(8, admits={MAPS: 8})
     assert sorted(lease.needs for lease in leases) == [""] * 4 + ["maps"] * 4
 
 
@@ -75,14 +75,14 @@ async def test_what_a_gate_holds_back_goes_to_the_others(store: Store) -> None:
     """A worker must not be idle because one provider has had enough."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(10)])
     await store.jobs.submit([new_job(10 + n) for n in range(10)])
-    leases = await Worker(store).claim(8, admits={MAPS: 2})
+    leases = await ContractWorker(store).claim(8, admits={MAPS: 2})
     assert sorted(lease.needs for lease in leases) == [""] * 6 + ["maps"] * 2
 
 
 async def test_a_worker_is_told_behind_which_gates_jobs_are_ready(store: Store) -> None:
     """Otherwise nobody would ask the limits on their behalf, and they would wait for ever."""
     await store.jobs.submit([new_job(1), *(new_job(2 + n, needs="maps") for n in range(3)), new_job(9, needs="mail")])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     answer = await worker.exchange(wants=worker.wants(2, admits={MAPS: 1}))
     assert len(answer.leases) == 2
     # Mail has not been served, and comes first.
@@ -96,14 +96,14 @@ async def test_lanes_behind_one_gate_are_told_of_as_one(store: Store) -> None:
     """The limits are asked once for all of them, so they must know how many there are."""
     await store.jobs.submit([new_job(n, needs="maps", queue=f"q{n % 3}") for n in range(10)])
     await store.jobs.submit([new_job(10, needs="maps", queue="q0", delay_us=SECOND_US)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     assert (await worker.exchange(wants=worker.wants(1, ("q0", "q1")))).gated == (Gated(MAPS, 7),)
 
 
 async def test_what_this_exchange_made_ready_is_told_of(store: Store, clock: FakeClock) -> None:
     """A job that was retried or whose time has come must not wait for the next exchange to be seen."""
     await store.jobs.submit([new_job(1, needs="maps"), new_job(2, needs="mail", delay_us=SECOND_US)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     (lease,) = await worker.claim(admits={MAPS: 1})
     clock.advance(1)
     answer = await worker.exchange(retry(lease), wants=worker.wants(1))
@@ -113,7 +113,7 @@ async def test_what_this_exchange_made_ready_is_told_of(store: Store, clock: Fak
 async def test_a_bounded_number_of_gates_is_told_of(store: Store) -> None:
     """A million tenants behind gates must not make an answer long."""
     await store.jobs.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     answer = await worker.exchange(wants=worker.wants(1))
     assert [gated.gate.tenant for gated in answer.gated] == [f"t{n:03}" for n in range(LANES_MAX)]
 
@@ -122,13 +122,13 @@ async def test_closed_gates_do_not_use_up_the_lanes_of_a_claim(store: Store) -> 
     """Whoever comes behind a hundred lanes that may not be served must be served all the same."""
     await store.jobs.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
     await store.jobs.submit([new_job(999, tenant="z")])
-    assert [lease.id for lease in await Worker(store).claim(1)] == [id_of(999)]
+    assert [lease.id for lease in await ContractWorker(store).claim(1)] == [id_of(999)]
 
 
 async def test_a_repeat_adopts_what_was_admitted_the_first_time(store: Store) -> None:
     """What was taken from the limits for them is used, though the reply was lost."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(3)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = worker.wants(2, admits={MAPS: 2})
     first = await worker.exchange(wants=wants)
     again = await worker.exchange(wants=wants, repeat=True)
@@ -140,7 +140,7 @@ async def test_a_repeat_adopts_what_was_admitted_the_first_time(store: Store) ->
 async def test_a_job_stays_in_its_lane(store: Store, clock: FakeClock) -> None:
     """Whatever happens to it, it needs what it needs."""
     await store.jobs.submit([new_job(1, needs="maps", attempts_max=9)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     assert (await job_of(store)).needs == "maps"
     (lease,) = await worker.claim(admits={MAPS: 1})
     await worker.settle(retry(lease))
@@ -163,7 +163,7 @@ async def test_a_job_stays_in_its_lane(store: Store, clock: FakeClock) -> None:
 async def test_a_capped_tenant_is_behind_a_gate_from_the_next_claim_on(store: Store) -> None:
     """Its caps are asked before its jobs start, whether they need anything or not; and until somebody lifts them."""
     await store.jobs.submit([new_job(n, tenant="acme") for n in range(4)])
-    acme, worker = Gate("", "acme"), Worker(store)
+    acme, worker = Gate("", "acme"), ContractWorker(store)
     assert len(await worker.claim()) == 1
     await store.tenants.set(Tenant(name="acme", concurrency=1))
     answer = await worker.exchange(wants=worker.wants(9))
@@ -228,7 +228,7 @@ async def test_forgetting_a_tenant_says_whether_it_was_known(store: Store) -> No
 async def test_who_works_for_one_tenant_is_given_nothing_of_others(store: Store) -> None:
     """He may not even see it; and there is as much left for the others as before."""
     await store.jobs.submit([new_job(n, tenant="a" if n % 2 else "b", priority=9 - n) for n in range(8)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     wants = replace(worker.wants(3), tenant="a")
     got = [await worker.exchange(wants=replace(wants, token=Token(token))) for token in ("first", "next", "last")]
     assert [[lease.tenant for lease in reply.leases] for reply in got] == [["a"] * 3, ["a"], []]
@@ -238,7 +238,7 @@ async def test_who_works_for_one_tenant_is_given_nothing_of_others(store: Store)
 async def test_who_works_for_one_tenant_is_told_of_its_gates_only(store: Store) -> None:
     """And what he is admitted to elsewhere does not help him."""
     await store.jobs.submit([new_job(n, tenant="a" if n % 2 else "b", needs="maps") for n in range(8)])
-    worker, mine, other = Worker(store), Gate("maps", "a"), Gate("maps", "b")
+    worker, mine, other = ContractWorker(store), Gate("maps", "a"), Gate("maps", "b")
     wants = replace(worker.wants(3, admits={mine: 1, other: 5}), tenant="a")
     reply = await worker.exchange(wants=wants)
     assert [lease.tenant for lease in reply.leases] == ["a"]
@@ -252,7 +252,7 @@ async def test_who_works_for_one_tenant_is_told_of_its_gates_only(store: Store) 
 async def served(store: Store, claims: int, jobs: int, admits: Mapping[Gate, int] = NOBODY) -> Counter[str]:
     """By tenant, how many jobs so many claims of one size got."""
     got: Counter[str] = Counter()
-    worker = Worker(store)
+    worker = ContractWorker(store)
     for _ in range(claims):
         leases = await worker.claim(jobs, admits=admits)
         got.update(lease.tenant for lease in leases)
@@ -362,7 +362,7 @@ async def test_a_lane_behind_a_closed_gate_saves_nothing_up(store: Store) -> Non
     maps = Gate("maps", "default")
     await store.jobs.submit([new_job(n, needs="maps") for n in range(300)])
     await store.jobs.submit([new_job(1_000 + n) for n in range(300)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await served(store, claims=2, jobs=1, admits={maps: 1})
     await served(store, claims=100, jobs=1)
     needs = [lease.needs for _ in range(20) for lease in await worker.claim(1, admits={maps: 1})]

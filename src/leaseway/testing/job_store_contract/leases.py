@@ -10,7 +10,7 @@ from leaseway.testing.job_store_contract.fixtures import (
     LEASE_US,
     MINUTE_US,
     QUEUES,
-    Worker,
+    ContractWorker,
     counts,
     done,
     held,
@@ -28,7 +28,7 @@ async def test_a_lease_taken_by_another_cannot_be_renewed(store: Store, clock: F
     """A frozen worker that wakes up must learn that it lost, and must not prolong the other's lease."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").claim_one()
+    await ContractWorker(store, "other").claim_one()
     before = await job_of(store)
     clock.advance(1)
     assert (await store.jobs.renew([held(late)])).lost == (id_of(1),)
@@ -56,7 +56,7 @@ async def test_a_foreign_token_cannot_renew(store: Store, clock: FakeClock) -> N
 async def test_a_settled_lease_cannot_be_renewed(store: Store) -> None:
     """A heartbeat that crosses the settlement on its way must do no harm."""
     lease = await leased_job(store)
-    await Worker(store).settle(retry(lease))
+    await ContractWorker(store).settle(retry(lease))
     assert (await store.jobs.renew([held(lease)])).lost == (id_of(1),)
     assert (await job_of(store)).lease_until is None
 
@@ -85,7 +85,7 @@ async def test_a_lease_is_renewed_for_as_long_as_the_worker_says(store: Store, c
 async def test_renewing_many_tells_the_lost_and_the_cancelled_apart(store: Store) -> None:
     """One heartbeat speaks for all jobs of a worker, and answers in their order."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     one, two, three, four, five = await worker.claim(5)
     await worker.settle(done(four), done(two))
     await store.operations.cancel(id_of(5))
@@ -99,7 +99,7 @@ async def test_a_lost_lease_is_told_apart_from_a_new_one_on_the_same_job(store: 
     """A worker woke up, claimed again what it had lost, and its old handler still runs: only that one must stop."""
     old = await leased_job(store)
     clock.advance_us(LEASE_US)
-    new = await Worker(store).claim_one()
+    new = await ContractWorker(store).claim_one()
     assert (await store.jobs.renew([held(old), held(new)])).lost == (id_of(1),)
     assert (await store.jobs.renew([held(new), held(old)])).lost == (id_of(1),)
     await store.operations.cancel(id_of(1))
@@ -117,7 +117,7 @@ async def test_a_late_worker_cannot_move_the_cursor(store: Store, clock: FakeClo
     """It would send the job's new holder back, or past pages that nobody has read."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").claim_one()
+    await ContractWorker(store, "other").claim_one()
     before = await job_of(store)
     assert await store.jobs.checkpoint(late.id, late.token, '{"page":2}') is False
     assert await job_of(store) == before
@@ -136,7 +136,7 @@ async def test_a_foreign_token_cannot_move_the_cursor(store: Store) -> None:
     lease = await leased_job(store)
     assert await store.jobs.checkpoint(lease.id, GUESSED, "1") is False
     assert await store.jobs.checkpoint(id_of(9), lease.token, "1") is False
-    await Worker(store).settle(retry(lease))
+    await ContractWorker(store).settle(retry(lease))
     assert await store.jobs.checkpoint(lease.id, lease.token, "1") is False
     assert (await job_of(store)).cursor is None
 
@@ -147,15 +147,15 @@ async def test_a_cursor_survives_the_attempt(store: Store, clock: FakeClock) -> 
     clock.advance_us(LEASE_US - 1)
     assert await store.jobs.checkpoint(lease.id, lease.token, '{"page":2}') is True
     assert await store.jobs.checkpoint(lease.id, lease.token, '{"page":3}') is True
-    await Worker(store).settle(retry(lease))
-    assert (await Worker(store, "other").claim_one()).cursor == '{"page":3}'
+    await ContractWorker(store).settle(retry(lease))
+    assert (await ContractWorker(store, "other").claim_one()).cursor == '{"page":3}'
 
 
 async def test_reports_of_lost_leases_are_dropped(store: Store, clock: FakeClock) -> None:
     """Progress that jumps back and forth between two workers is worse than none."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
-    current = await Worker(store, "other").claim_one()
+    current = await ContractWorker(store, "other").claim_one()
     await store.jobs.report(
         [ProgressReport(current.id, current.token, "half"), ProgressReport(late.id, late.token, "quarter")]
     )
@@ -184,7 +184,7 @@ async def test_an_empty_store_has_nothing_to_wait_for(store: Store) -> None:
 async def test_finished_jobs_are_nothing_to_wait_for(store: Store) -> None:
     """A worker that waited for them would never sleep."""
     lease = await leased_job(store)
-    await Worker(store).settle(done(lease))
+    await ContractWorker(store).settle(done(lease))
     assert await store.jobs.wait_us(QUEUES) is None
 
 
@@ -207,7 +207,7 @@ async def test_the_next_job_or_the_next_expiry_ends_the_wait(store: Store, clock
     """Whichever comes first; a time that has passed means now, not the past."""
     await store.jobs.submit([new_job(1, delay_us=MINUTE_US), new_job(2)])
     assert await store.jobs.wait_us(QUEUES) == 0
-    await Worker(store).claim_one()
+    await ContractWorker(store).claim_one()
     assert await store.jobs.wait_us(QUEUES) == LEASE_US
     clock.advance(1)
     assert await store.jobs.wait_us(QUEUES) == LEASE_US - 1_000_000
@@ -218,7 +218,7 @@ async def test_the_next_job_or_the_next_expiry_ends_the_wait(store: Store, clock
 async def test_somebody_else_s_expiry_ends_the_wait_too(store: Store) -> None:
     """Taking back is everybody's duty: the workers of that queue may all be dead."""
     await store.jobs.submit([new_job(1, queue="elsewhere")])
-    await Worker(store).claim(1, ("elsewhere",))
+    await ContractWorker(store).claim(1, ("elsewhere",))
     assert await store.jobs.wait_us(QUEUES) == LEASE_US
 
 
@@ -226,9 +226,9 @@ async def test_a_lease_lasts_exactly_as_long_as_promised(store: Store, clock: Fa
     """One microsecond early, and two workers run the same job."""
     await leased_job(store)
     clock.advance_us(LEASE_US - 1)
-    assert await Worker(store, "other").claim() == ()
+    assert await ContractWorker(store, "other").claim() == ()
     clock.advance_us(1)
-    again = await Worker(store, "other").claim_one()
+    again = await ContractWorker(store, "other").claim_one()
     assert (again.id, again.attempts, again.fence) == (id_of(1), 2, 2)
 
 
@@ -236,7 +236,7 @@ async def test_the_last_attempt_that_expires_fails_the_job(store: Store, clock: 
     """A job that kills every worker must end in the dead letter, where a person finds it."""
     await leased_job(store, attempts_max=1)
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").settle()
+    await ContractWorker(store, "other").settle()
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.FAILED, clock.now_us())
     assert (job.last_error_code, job.last_error_at) == ("lease_expired", clock.now_us())
@@ -249,7 +249,7 @@ async def test_an_expired_job_to_be_cancelled_is_cancelled(store: Store, clock: 
     await leased_job(store)
     await store.operations.cancel(id_of(1))
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").settle()
+    await ContractWorker(store, "other").settle()
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
     assert (job.last_error_code, await store.reads.errors(id_of(1))) == (None, [])
@@ -260,7 +260,7 @@ async def test_an_expired_lease_is_remembered_as_an_error(store: Store, clock: F
     """Without it, a person sees two attempts and no reason."""
     await leased_job(store)
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").settle()
+    await ContractWorker(store, "other").settle()
     assert await store.reads.errors(id_of(1)) == [
         ErrorRecord(
             job=id_of(1),
@@ -280,7 +280,7 @@ async def test_a_job_taken_back_keeps_its_turn_and_its_place(store: Store, clock
     await store.jobs.checkpoint(lease.id, lease.token, '{"page":7}')
     await store.jobs.submit([new_job(2, run_at=run_at + 1)])
     clock.advance_us(LEASE_US)
-    again = await Worker(store, "other").claim_one()
+    again = await ContractWorker(store, "other").claim_one()
     assert (again.id, again.cursor) == (id_of(1), '{"page":7}')
     assert (await job_of(store)).run_at == run_at
 
@@ -289,7 +289,7 @@ async def test_any_exchange_takes_back_what_expired(store: Store, clock: FakeClo
     """Also one that wants nothing, or other queues: the only worker of a queue may be the one that died."""
     await leased_job(store)
     clock.advance_us(LEASE_US)
-    worker = Worker(store, "other")
+    worker = ContractWorker(store, "other")
     assert (await worker.exchange(wants=worker.wants(queues=("elsewhere",)))).leases == ()
     assert await counts(store) == {"ready": 1}
 
@@ -305,25 +305,25 @@ async def test_reading_takes_nothing_back(store: Store, clock: FakeClock) -> Non
 async def test_taking_back_is_bounded_and_starts_with_the_oldest(store: Store, clock: FakeClock) -> None:
     """After a power cut one exchange must not carry the whole fleet's leases."""
     await store.jobs.submit([new_job(number) for number in range(RECLAIM_MAX + 1)])
-    await Worker(store).claim(1)
+    await ContractWorker(store).claim(1)
     clock.advance(1)
-    await Worker(store).claim(RECLAIM_MAX - 1)
+    await ContractWorker(store).claim(RECLAIM_MAX - 1)
     clock.advance(1)
-    await Worker(store).claim(1)
+    await ContractWorker(store).claim(1)
     clock.advance_us(HOUR_US)
-    await Worker(store).settle()
+    await ContractWorker(store).settle()
     assert await counts(store) == {"ready": RECLAIM_MAX, "leased": 1}
     assert (await job_of(store, RECLAIM_MAX)).state is State.LEASED
-    await Worker(store).settle()
+    await ContractWorker(store).settle()
     assert await counts(store) == {"ready": RECLAIM_MAX + 1}
 
 
 async def test_only_what_expired_is_taken_back(store: Store, clock: FakeClock) -> None:
     """Each kind of job has its own length of lease."""
     await store.jobs.submit([new_job(1, lease_us=MINUTE_US), new_job(2)])
-    await Worker(store).claim(2)
+    await ContractWorker(store).claim(2)
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").settle()
+    await ContractWorker(store, "other").settle()
     assert (await job_of(store, 1)).state is State.LEASED
     assert (await job_of(store, 2)).state is State.PENDING
 
@@ -332,7 +332,7 @@ async def test_a_settlement_comes_before_taking_back(store: Store, clock: FakeCl
     """A worker that is late by a moment brings its result in the very exchange that would take the job."""
     lease = await leased_job(store)
     clock.advance_us(LEASE_US)
-    worker = Worker(store)
+    worker = ContractWorker(store)
     answer = await worker.exchange(done(lease), wants=worker.wants())
     assert (answer.lost, answer.leases) == ((), ())
     assert await counts(store) == {"done": 1}
@@ -342,11 +342,11 @@ async def test_an_attempt_spent_in_silence_counts(store: Store, clock: FakeClock
     """Two deaths and one failure are three attempts."""
     await store.jobs.submit([new_job(1, attempts_max=3)])
     for _ in range(2):
-        await Worker(store).claim_one()
+        await ContractWorker(store).claim_one()
         clock.advance_us(LEASE_US)
-    lease = await Worker(store).claim_one()
+    lease = await ContractWorker(store).claim_one()
     assert lease.attempts == 3
-    await Worker(store).settle(retry(lease))
+    await ContractWorker(store).settle(retry(lease))
     codes = [error.code for error in await store.reads.errors(id_of(1))]
     assert codes == ["lease_expired", "lease_expired", "broken"]
 
@@ -357,4 +357,4 @@ async def test_a_renewed_lease_is_not_taken_back(store: Store, clock: FakeClock)
     for _ in range(5):
         clock.advance_us(LEASE_US - 1)
         assert (await store.jobs.renew([held(lease)])).lost == ()
-        assert await Worker(store, "other").claim() == ()
+        assert await ContractWorker(store, "other").claim() == ()

@@ -10,7 +10,7 @@ from leaseway.testing.job_store_contract.fixtures import (
     HOUR_US,
     LEASE_US,
     MINUTE_US,
-    Worker,
+    ContractWorker,
     cancelled,
     counts,
     done,
@@ -28,7 +28,7 @@ from leaseway.testing.job_store_contract.fixtures import (
 async def finished(store: Store, *numbers: int, **options: object) -> None:
     """Jobs that have failed, one after the other."""
     await store.jobs.submit([new_job(number, **options) for number in numbers])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(*(failed(lease) for lease in await worker.claim(len(numbers))))
 
 
@@ -43,7 +43,7 @@ async def test_cancelling_an_unknown_job_says_so(store: Store) -> None:
 async def test_a_finished_job_cannot_be_cancelled(store: Store) -> None:
     """What happened has happened; the record must not say otherwise."""
     lease = await leased_job(store)
-    await Worker(store).settle(done(lease))
+    await ContractWorker(store).settle(done(lease))
     before = await job_of(store)
     assert await store.operations.cancel(id_of(1)) is CancelResult.FINISHED
     assert await job_of(store) == before
@@ -58,7 +58,7 @@ async def test_a_pending_job_is_cancelled_at_once(store: Store, clock: FakeClock
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
     clock.advance_us(HOUR_US)
-    assert await Worker(store).claim(2) == ()
+    assert await ContractWorker(store).claim(2) == ()
     assert await counts(store) == {"cancelled": 2}
 
 
@@ -71,7 +71,7 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
     job = await job_of(store)
     assert (job.state, job.cancel_requested) == (State.LEASED, True)
     assert job.lease_until == before.lease_until
-    assert (await Worker(store).settle(cancelled(lease))).lost == ()
+    assert (await ContractWorker(store).settle(cancelled(lease))).lost == ()
 
 
 # -- replay -------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
 async def test_only_failed_and_cancelled_jobs_are_replayed(store: Store) -> None:
     """Running what is done again would be the very duplicate that everything here prevents."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     one, two, _three = await worker.claim(3)
     await worker.settle(done(one), failed(two))
     await store.operations.cancel(id_of(5))
@@ -92,13 +92,13 @@ async def test_a_replayed_job_starts_with_fresh_attempts(store: Store, clock: Fa
     """All of them, from now, and with its old cursor: it goes on where it stopped."""
     lease = await leased_job(store, attempts_max=1)
     await store.jobs.checkpoint(lease.id, lease.token, '{"page":7}')
-    await Worker(store).settle(failed(lease))
+    await ContractWorker(store).settle(failed(lease))
     clock.advance_us(HOUR_US)
     assert await store.operations.retry(ALL, 1) == [id_of(1)]
     job = await job_of(store)
     assert (job.state, job.attempts, job.run_at) == (State.PENDING, 0, clock.now_us())
     assert (job.finished_at, job.result, job.cancel_requested) == (None, None, False)
-    again = await Worker(store, "next").claim_one()
+    again = await ContractWorker(store, "next").claim_one()
     assert (again.attempts, again.fence, again.cursor) == (1, 2, '{"page":7}')
 
 
@@ -114,10 +114,10 @@ async def test_a_wish_to_cancel_does_not_survive_the_replay(store: Store, clock:
     """The person who replays it wants it to run."""
     lease = await leased_job(store)
     await store.operations.cancel(id_of(1))
-    await Worker(store).settle(cancelled(lease))
+    await ContractWorker(store).settle(cancelled(lease))
     await store.operations.retry(ALL, 1)
-    again = await Worker(store, "next").claim_one()
-    answer = await Worker(store, "next").settle(retry(again, delay_us=MINUTE_US))
+    again = await ContractWorker(store, "next").claim_one()
+    answer = await ContractWorker(store, "next").settle(retry(again, delay_us=MINUTE_US))
     assert answer.cancelled == ()
     assert (await job_of(store)).state is State.PENDING
 
@@ -125,9 +125,9 @@ async def test_a_wish_to_cancel_does_not_survive_the_replay(store: Store, clock:
 async def test_a_worker_of_the_first_life_cannot_settle_the_second(store: Store) -> None:
     """Its repeated settlement belongs to a life that is over: told "accepted", it would be a lie."""
     lease = await leased_job(store)
-    await Worker(store).settle(failed(lease))
+    await ContractWorker(store).settle(failed(lease))
     await store.operations.retry(ALL, 1)
-    assert (await Worker(store).settle(failed(lease))).lost == (id_of(1),)
+    assert (await ContractWorker(store).settle(failed(lease))).lost == (id_of(1),)
     assert await counts(store) == {"ready": 1}
 
 
@@ -173,7 +173,7 @@ async def test_a_filter_that_matches_nothing_replays_nothing(store: Store) -> No
 async def test_unfinished_jobs_are_never_discarded(store: Store) -> None:
     """Whatever the filter says: no accepted submission is lost."""
     await store.jobs.submit([new_job(1), new_job(2), new_job(3, delay_us=MINUTE_US)])
-    await Worker(store).claim()
+    await ContractWorker(store).claim()
     assert await store.operations.discard(ALL, 10) == []
     assert await store.operations.discard(JobFilter(states=(State.PENDING, State.LEASED)), 10) == []
     assert await store.operations.prune(0, 10) == 0
@@ -211,7 +211,7 @@ async def test_discarding_is_bounded_and_in_order_of_submission(store: Store) ->
 async def test_done_failed_and_cancelled_jobs_can_be_discarded(store: Store) -> None:
     """All that is final, and the counters fall with them."""
     await store.jobs.submit([new_job(number) for number in range(1, 5)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     one, two = await worker.claim(2)
     await worker.settle(done(one), failed(two))
     await store.operations.cancel(id_of(3))
@@ -266,7 +266,7 @@ async def test_a_lease_that_ends_after_pruning_is_lost(store: Store, clock: Fake
     """The slowest worker of all comes back for a job that nobody remembers."""
     lease = await leased_job(store, attempts_max=1)
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").settle()
+    await ContractWorker(store, "other").settle()
     assert await store.operations.prune(0, 10) == 1
-    assert (await Worker(store).settle(done(lease))).lost == (id_of(1),)
+    assert (await ContractWorker(store).settle(done(lease))).lost == (id_of(1),)
     assert await ids_in(store) == []

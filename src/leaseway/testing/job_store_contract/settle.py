@@ -11,7 +11,7 @@ from leaseway.testing.job_store_contract.fixtures import (
     HOUR_US,
     LEASE_US,
     MINUTE_US,
-    Worker,
+    ContractWorker,
     cancelled,
     counts,
     done,
@@ -31,11 +31,11 @@ async def test_a_late_worker_cannot_settle_a_reclaimed_job(store: Store, clock: 
     """Two workers must never both believe that they finished one attempt."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
-    quick = await Worker(store, "quick").claim_one()
+    quick = await ContractWorker(store, "quick").claim_one()
     before = await job_of(store)
-    assert (await Worker(store).settle(done(late, result='"late"'))).lost == (id_of(1),)
+    assert (await ContractWorker(store).settle(done(late, result='"late"'))).lost == (id_of(1),)
     assert await job_of(store) == before
-    assert (await Worker(store, "quick").settle(done(quick))).lost == ()
+    assert (await ContractWorker(store, "quick").settle(done(quick))).lost == ()
     assert (await job_of(store)).result == '"well"'
 
 
@@ -43,9 +43,9 @@ async def test_a_late_worker_cannot_settle_a_job_that_waits_again(store: Store, 
     """A job that was taken back and that nobody holds has no token at all: that must match nothing."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").settle()
+    await ContractWorker(store, "other").settle()
     before = await job_of(store)
-    assert (await Worker(store).settle(done(late))).lost == (id_of(1),)
+    assert (await ContractWorker(store).settle(done(late))).lost == (id_of(1),)
     assert await job_of(store) == before
     assert await counts(store) == {"ready": 1}
 
@@ -54,7 +54,7 @@ async def test_a_foreign_token_is_refused(store: Store) -> None:
     """The id is in every log; only the token proves who holds the job."""
     lease = await leased_job(store)
     before = await job_of(store)
-    answer = await Worker(store).settle(done(lease, token=Token("guessed")))
+    answer = await ContractWorker(store).settle(done(lease, token=Token("guessed")))
     assert answer.lost == (id_of(1),)
     assert await job_of(store) == before
 
@@ -62,7 +62,7 @@ async def test_a_foreign_token_is_refused(store: Store) -> None:
 async def test_a_token_counts_only_for_its_own_job(store: Store) -> None:
     """Leases of one claim share a token, those of different claims do not."""
     await store.jobs.submit([new_job(1), new_job(2)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     first, second = await worker.claim_one(), await worker.claim_one()
     assert (await worker.settle(done(first, token=second.token))).lost == (id_of(1),)
 
@@ -70,13 +70,13 @@ async def test_a_token_counts_only_for_its_own_job(store: Store) -> None:
 async def test_settling_a_job_that_nobody_knows_is_lost(store: Store) -> None:
     """It was discarded meanwhile, or the store is another one: the worker must be told, not crash."""
     lease = await leased_job(store)
-    assert (await Worker(store).settle(done(lease, id=id_of(99)))).lost == (id_of(99),)
+    assert (await ContractWorker(store).settle(done(lease, id=id_of(99)))).lost == (id_of(99),)
 
 
 async def test_lost_settlements_do_not_stop_the_others(store: Store) -> None:
     """One late job must not cost a worker the results of all the others, and the order tells which were lost."""
     await store.jobs.submit([new_job(number) for number in range(1, 5)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     one, two, three, four = await worker.claim(4)
     guessed = Token("guessed")
     answer = await worker.settle(done(four, token=guessed), done(one), done(two, token=guessed), done(three))
@@ -88,8 +88,8 @@ async def test_a_lost_result_does_not_hide_behind_the_new_one(store: Store, cloc
     """A worker claimed again what it had lost: two handlers, two results, one of them too late."""
     old = await leased_job(store)
     clock.advance_us(LEASE_US)
-    new = await Worker(store).claim_one()
-    answer = await Worker(store).settle(done(old, result='"old"'), done(new, result='"new"'))
+    new = await ContractWorker(store).claim_one()
+    answer = await ContractWorker(store).settle(done(old, result='"old"'), done(new, result='"new"'))
     assert answer.lost == (id_of(1),)
     assert (await job_of(store)).result == '"new"'
     assert await counts(store) == {"done": 1}
@@ -99,7 +99,7 @@ async def test_a_refused_settlement_leaves_no_children_and_no_errors(store: Stor
     """The children of a result that does not count would be work that nobody asked for."""
     lease = await leased_job(store)
     refused = failed(lease, token=Token("guessed"), children=(new_job(2),), progress="half")
-    await Worker(store).settle(refused)
+    await ContractWorker(store).settle(refused)
     assert await ids_in(store) == [id_of(1)]
     assert await store.reads.errors(id_of(1)) == []
     assert (await job_of(store)).progress is None
@@ -108,10 +108,10 @@ async def test_a_refused_settlement_leaves_no_children_and_no_errors(store: Stor
 async def test_a_settlement_sent_again_is_accepted_and_writes_nothing(store: Store, clock: FakeClock) -> None:
     """The reply was lost: a worker that is told "lost" would report a failure that did not happen."""
     lease = await leased_job(store)
-    await Worker(store).settle(done(lease))
+    await ContractWorker(store).settle(done(lease))
     before = await job_of(store)
     clock.advance(1)
-    assert (await Worker(store).settle(done(lease))).lost == ()
+    assert (await ContractWorker(store).settle(done(lease))).lost == ()
     assert await job_of(store) == before
     assert await counts(store) == {"done": 1}
 
@@ -120,18 +120,18 @@ async def test_a_settlement_sent_again_submits_its_children_once(store: Store) -
     """Children are part of the result, and the result counts once, also when a child is gone meanwhile."""
     lease = await leased_job(store)
     settlement = done(lease, children=(new_job(2),))
-    await Worker(store).settle(settlement)
+    await ContractWorker(store).settle(settlement)
     await store.operations.cancel(id_of(2))
     await store.operations.discard(JobFilter(ids=(id_of(2),)), 1)
-    assert (await Worker(store).settle(settlement)).lost == ()
+    assert (await ContractWorker(store).settle(settlement)).lost == ()
     assert await ids_in(store) == [id_of(1)]
 
 
 async def test_a_failure_sent_again_is_remembered_once(store: Store) -> None:
     """A list of errors with repetitions in it misleads the person who reads it."""
     lease = await leased_job(store)
-    await Worker(store).settle(retry(lease, delay_us=MINUTE_US))
-    assert (await Worker(store).settle(retry(lease, delay_us=MINUTE_US))).lost == ()
+    await ContractWorker(store).settle(retry(lease, delay_us=MINUTE_US))
+    assert (await ContractWorker(store).settle(retry(lease, delay_us=MINUTE_US))).lost == ()
     assert len(await store.reads.errors(id_of(1))) == 1
     assert await counts(store) == {"scheduled": 1}
 
@@ -139,7 +139,7 @@ async def test_a_failure_sent_again_is_remembered_once(store: Store) -> None:
 async def test_a_settlement_twice_in_one_exchange_counts_once(store: Store) -> None:
     """A worker that queues a result again after an unknown outcome may send both together."""
     lease = await leased_job(store)
-    answer = await Worker(store).settle(retry(lease), retry(lease))
+    answer = await ContractWorker(store).settle(retry(lease), retry(lease))
     assert answer.lost == ()
     assert len(await store.reads.errors(id_of(1))) == 1
     assert await counts(store) == {"ready": 1}
@@ -148,37 +148,37 @@ async def test_a_settlement_twice_in_one_exchange_counts_once(store: Store) -> N
 async def test_a_settlement_sent_again_does_not_disturb_the_next_lease(store: Store) -> None:
     """The job went back, another worker has it now, and then the first settlement arrives once more."""
     lease = await leased_job(store)
-    await Worker(store).settle(retry(lease))
-    await Worker(store, "next").claim_one()
+    await ContractWorker(store).settle(retry(lease))
+    await ContractWorker(store, "next").claim_one()
     before = await job_of(store)
-    assert (await Worker(store).settle(retry(lease))).lost == ()
+    assert (await ContractWorker(store).settle(retry(lease))).lost == ()
     assert await job_of(store) == before
 
 
 async def test_a_lapsed_lease_does_not_make_an_accepted_settlement_lost(store: Store, clock: FakeClock) -> None:
     """The next holder died without settling: the last accepted settlement is still the first one's."""
     lease = await leased_job(store)
-    await Worker(store).settle(retry(lease))
-    await Worker(store, "next").claim_one()
+    await ContractWorker(store).settle(retry(lease))
+    await ContractWorker(store, "next").claim_one()
     clock.advance_us(LEASE_US)
-    await Worker(store, "other").settle()
-    assert (await Worker(store).settle(retry(lease))).lost == ()
+    await ContractWorker(store, "other").settle()
+    assert (await ContractWorker(store).settle(retry(lease))).lost == ()
 
 
 async def test_only_the_last_accepted_settlement_is_known_again(store: Store) -> None:
     """Memory is bounded to one token: an older one is refused, which is safe, if not kind."""
     first = await leased_job(store)
-    await Worker(store).settle(retry(first))
-    second = await Worker(store, "next").claim_one()
-    await Worker(store, "next").settle(retry(second))
-    assert (await Worker(store).settle(retry(first))).lost == (id_of(1),)
+    await ContractWorker(store).settle(retry(first))
+    second = await ContractWorker(store, "next").claim_one()
+    await ContractWorker(store, "next").settle(retry(second))
+    assert (await ContractWorker(store).settle(retry(first))).lost == (id_of(1),)
 
 
 async def test_a_late_worker_whom_nobody_overtook_is_accepted(store: Store, clock: FakeClock) -> None:
     """The work is done and nobody else has begun it: doing it again would help nobody."""
     lease = await leased_job(store)
     clock.advance_us(HOUR_US)
-    assert (await Worker(store).settle(done(lease))).lost == ()
+    assert (await ContractWorker(store).settle(done(lease))).lost == ()
     assert (await job_of(store)).state is State.DONE
     assert await store.reads.errors(id_of(1)) == []
 
@@ -187,7 +187,7 @@ async def test_a_done_job_keeps_its_result_and_frees_its_lease(store: Store, clo
     """What a person reads of a finished job: when, with which result, and that nobody holds it any more."""
     lease = await leased_job(store)
     clock.advance(3)
-    await Worker(store).settle(done(lease, progress="all"))
+    await ContractWorker(store).settle(done(lease, progress="all"))
     job = await job_of(store)
     assert (job.state, job.result, job.finished_at) == (State.DONE, '"well"', clock.now_us())
     assert (job.lease_owner, job.lease_until) == (None, None)
@@ -199,7 +199,7 @@ async def test_a_failed_job_says_why(store: Store, clock: FakeClock) -> None:
     """The dead letter is read by a person, who needs code, message, place and time."""
     lease = await leased_job(store)
     clock.advance(3)
-    await Worker(store).settle(failed(lease))
+    await ContractWorker(store).settle(failed(lease))
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.FAILED, clock.now_us())
     assert (job.last_error_code, job.last_error_at) == ("broken", clock.now_us())
@@ -220,22 +220,22 @@ async def test_a_retry_waits_by_the_clock_of_the_store(store: Store, clock: Fake
     """Workers pass durations, because their clocks differ."""
     lease = await leased_job(store)
     clock.advance(3)
-    await Worker(store).settle(retry(lease, delay_us=MINUTE_US))
+    await ContractWorker(store).settle(retry(lease, delay_us=MINUTE_US))
     job = await job_of(store)
     assert (job.state, job.run_at) == (State.PENDING, clock.now_us() + MINUTE_US)
     assert (job.finished_at, job.attempts) == (None, 1)
     assert await counts(store) == {"scheduled": 1}
     clock.advance_us(MINUTE_US - 1)
-    assert await Worker(store).claim() == ()
+    assert await ContractWorker(store).claim() == ()
     clock.advance_us(1)
-    assert (await Worker(store, "next").claim_one()).attempts == 2
+    assert (await ContractWorker(store, "next").claim_one()).attempts == 2
 
 
 async def test_a_snoozed_job_gets_its_attempt_back(store: Store, clock: FakeClock) -> None:
     """Waiting for a limit is not the job's failure; a hundred times is not a reason to give up."""
     lease = await leased_job(store, attempts_max=1)
     run_at = clock.now_us() + MINUTE_US
-    await Worker(store).settle(snooze(lease, run_at=run_at, delay_us=HOUR_US))
+    await ContractWorker(store).settle(snooze(lease, run_at=run_at, delay_us=HOUR_US))
     job = await job_of(store)
     assert (job.state, job.attempts, job.run_at) == (State.PENDING, 0, run_at)
     assert (job.last_error_code, await store.reads.errors(id_of(1))) == (None, [])
@@ -244,15 +244,15 @@ async def test_a_snoozed_job_gets_its_attempt_back(store: Store, clock: FakeCloc
 async def test_the_fence_never_falls(store: Store) -> None:
     """Outside systems compare fences: an attempt that was given back must not let an old writer look new."""
     lease = await leased_job(store)
-    await Worker(store).settle(snooze(lease))
-    again = await Worker(store, "next").claim_one()
+    await ContractWorker(store).settle(snooze(lease))
+    again = await ContractWorker(store, "next").claim_one()
     assert (again.attempts, again.fence) == (1, 2)
 
 
 async def test_a_failure_is_remembered_with_the_attempt_it_had(store: Store) -> None:
     """The record says which delivery failed, also when that delivery does not count."""
     lease = await leased_job(store)
-    await Worker(store).settle(snooze(lease, failure=BROKEN))
+    await ContractWorker(store).settle(snooze(lease, failure=BROKEN))
     assert [error.attempt for error in await store.reads.errors(id_of(1))] == [1]
     assert (await job_of(store)).attempts == 0
 
@@ -260,7 +260,7 @@ async def test_a_failure_is_remembered_with_the_attempt_it_had(store: Store) -> 
 async def test_errors_are_kept_in_order_and_bounded(store: Store) -> None:
     """A job that fails for weeks must not fill the disk; the newest failures are the ones to read."""
     await store.jobs.submit([new_job(1, attempts_max=100)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     for _ in range(ERRORS_MAX + 3):
         await worker.settle(retry(await worker.claim_one()))
     attempts = [error.attempt for error in await store.reads.errors(id_of(1))]
@@ -270,7 +270,7 @@ async def test_errors_are_kept_in_order_and_bounded(store: Store) -> None:
 async def test_several_failures_in_one_exchange_stay_apart(store: Store) -> None:
     """Batches are written together; each job keeps its own errors, and only those."""
     await store.jobs.submit([new_job(1), new_job(2), new_job(3)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     one, two, three = await worker.claim(3)
     await worker.settle(retry(one), done(two), failed(three))
     found = [[error.job for error in await store.reads.errors(id_of(number))] for number in (1, 2, 3)]
@@ -281,7 +281,7 @@ async def test_several_failures_in_one_exchange_stay_apart(store: Store) -> None
 async def test_a_success_does_not_hide_earlier_failures(store: Store) -> None:
     """That a job needed three attempts is what its owner wants to know."""
     lease = await leased_job(store)
-    worker = Worker(store, "next")
+    worker = ContractWorker(store, "next")
     await worker.settle(retry(lease))
     await worker.settle(done(await worker.claim_one()))
     job = await job_of(store)
@@ -291,7 +291,7 @@ async def test_a_success_does_not_hide_earlier_failures(store: Store) -> None:
 async def test_progress_is_not_erased_by_a_settlement_without_any(store: Store) -> None:
     """None means nothing new."""
     lease = await leased_job(store)
-    worker = Worker(store, "next")
+    worker = ContractWorker(store, "next")
     await worker.settle(retry(lease, progress="half"))
     await worker.settle(retry(await worker.claim_one()))
     assert (await job_of(store)).progress == "half"
@@ -302,17 +302,17 @@ async def test_a_job_to_be_cancelled_is_not_made_pending(store: Store, clock: Fa
     lease = await leased_job(store)
     await store.operations.cancel(id_of(1))
     clock.advance(1)
-    await Worker(store).settle(retry(lease))
+    await ContractWorker(store).settle(retry(lease))
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
     assert await counts(store) == {"cancelled": 1}
-    assert await Worker(store).claim() == ()
+    assert await ContractWorker(store).claim() == ()
 
 
 async def test_a_job_to_be_cancelled_may_finish_first(store: Store) -> None:
     """A result that exists is worth more than a wish that came too late."""
     await store.jobs.submit([new_job(1), new_job(2)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     one, two = await worker.claim(2)
     await store.operations.cancel(id_of(1))
     await store.operations.cancel(id_of(2))
@@ -324,7 +324,7 @@ async def test_a_stopped_job_ends_as_cancelled(store: Store, clock: FakeClock) -
     """The handler obeyed: that is neither a success nor a failure."""
     lease = await leased_job(store)
     await store.operations.cancel(id_of(1))
-    await Worker(store).settle(cancelled(lease))
+    await ContractWorker(store).settle(cancelled(lease))
     job = await job_of(store)
     assert (job.state, job.finished_at, job.result) == (State.CANCELLED, clock.now_us(), None)
 
@@ -334,7 +334,7 @@ async def test_children_are_submitted_with_the_settlement(store: Store, clock: F
     lease = await leased_job(store)
     clock.advance(1)
     children = (new_job(2, tenant="acme"), new_job(3, delay_us=MINUTE_US))
-    await Worker(store).settle(done(lease, children=children))
+    await ContractWorker(store).settle(done(lease, children=children))
     assert await ids_in(store) == [id_of(1), id_of(2), id_of(3)]
     assert await counts(store, tenant="acme") == {"ready": 1}
     assert await counts(store) == {"scheduled": 1, "done": 1}
@@ -344,7 +344,7 @@ async def test_children_are_submitted_with_the_settlement(store: Store, clock: F
 async def test_children_may_be_claimed_by_the_same_exchange(store: Store) -> None:
     """A chain of jobs should not wait for a poll between its links."""
     lease = await leased_job(store)
-    worker = Worker(store)
+    worker = ContractWorker(store)
     answer = await worker.exchange(done(lease, children=(new_job(2),)), wants=worker.wants())
     assert [lease.id for lease in answer.leases] == [id_of(2)]
 
@@ -358,7 +358,7 @@ async def test_a_child_with_a_known_key_is_not_stored(store: Store) -> None:
         keyed_job(3, tenant="acme", fingerprint="other"),
         new_job(4, tenant="acme"),
     )
-    answer = await Worker(store).settle(done(lease, children=children))
+    answer = await ContractWorker(store).settle(done(lease, children=children))
     assert answer.lost == ()
     assert await ids_in(store) == [id_of(1), id_of(4), id_of(9)]
     assert (await job_of(store)).state is State.DONE
@@ -368,6 +368,6 @@ async def test_a_child_that_is_known_is_not_stored_again(store: Store) -> None:
     """A parent that was retried computes the same children again; those that exist must not start over."""
     await store.jobs.submit([new_job(2, queue="elsewhere")])
     lease = await leased_job(store)
-    await Worker(store).settle(done(lease, children=(new_job(2, queue="elsewhere"), new_job(3))))
+    await ContractWorker(store).settle(done(lease, children=(new_job(2, queue="elsewhere"), new_job(3))))
     assert await counts(store, queue="elsewhere") == {"ready": 1}
     assert await counts(store) == {"ready": 1, "done": 1}

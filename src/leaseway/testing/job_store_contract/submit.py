@@ -10,7 +10,7 @@ from leaseway.testing.job_store_contract.fixtures import (
     HOUR_US,
     LEASE_US,
     MINUTE_US,
-    Worker,
+    ContractWorker,
     conflict_of,
     counts,
     done,
@@ -123,7 +123,7 @@ async def test_a_key_taken_after_expiry_protects_its_new_job(store: Store, clock
 async def test_a_key_outlives_its_finished_job(store: Store) -> None:
     """A repetition that arrives after the work is done must not do the work again."""
     await store.jobs.submit([keyed_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(done(await worker.claim_one()))
     assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
 
@@ -155,7 +155,7 @@ async def test_a_submission_sent_again_is_stored_once(store: Store) -> None:
 async def test_a_known_id_changes_nothing_of_the_stored_job(store: Store, clock: FakeClock) -> None:
     """A repetition that arrives late must not reset a job that has made progress since."""
     await store.jobs.submit([new_job(1)])
-    await Worker(store).claim()
+    await ContractWorker(store).claim()
     before = await job_of(store)
     clock.advance(1)
     await store.jobs.submit([new_job(1)])
@@ -188,7 +188,7 @@ async def test_a_submission_with_a_key_sent_again_gets_the_first_answer(store: S
 async def test_a_submission_sent_again_after_its_job_finished(store: Store) -> None:
     """The slowest repetition of all: it must neither run the job again nor be surprised."""
     await store.jobs.submit([keyed_job(1)])
-    worker = Worker(store)
+    worker = ContractWorker(store)
     await worker.settle(done(await worker.claim_one()))
     assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
     assert await counts(store) == {"done": 1}
@@ -197,7 +197,7 @@ async def test_a_submission_sent_again_after_its_job_finished(store: Store) -> N
 async def test_a_first_try_that_arrives_after_its_repetition_has_run(store: Store) -> None:
     """It was stuck on its way for longer than its caller waited. One job alone and without a key may have a way of its
     own into the store."""
-    job, worker = new_job(1), Worker(store)
+    job, worker = new_job(1), ContractWorker(store)
     await store.jobs.submit([job])
     await worker.settle(done(await worker.claim_one()))
     assert await store.jobs.submit([job]) == [Submitted(id_of(1))]
@@ -249,9 +249,9 @@ async def test_a_delayed_job_does_not_start_early(store: Store, clock: FakeClock
     await store.jobs.submit([new_job(1, delay_us=MINUTE_US)])
     assert await counts(store) == {"scheduled": 1}
     clock.advance_us(MINUTE_US - 1)
-    assert await Worker(store).claim() == ()
+    assert await ContractWorker(store).claim() == ()
     clock.advance_us(1)
-    assert (await Worker(store).claim_one()).id == id_of(1)
+    assert (await ContractWorker(store).claim_one()).id == id_of(1)
 
 
 async def test_a_named_time_wins_over_a_delay(store: Store, clock: FakeClock) -> None:
@@ -311,7 +311,7 @@ async def test_the_trace_of_a_job_comes_back_to_its_worker(store: Store) -> None
     await store.jobs.submit([new_job(1, trace=TRACE)])
     await store.jobs.submit([new_job(2, trace=TRACE), new_job(3), new_job(4, trace=OTHER)])
     await store.jobs.submit([keyed_job(5, trace=OTHER)])
-    leases = [held(lease) for lease in await Worker(store).claim(5)]
+    leases = [held(lease) for lease in await ContractWorker(store).claim(5)]
     assert await store.jobs.traces(leases) == {id_of(1): TRACE, id_of(2): TRACE, id_of(4): OTHER, id_of(5): OTHER}
 
 
@@ -327,19 +327,19 @@ async def test_who_does_not_hold_a_job_is_not_told_its_trace(store: Store, clock
     late = await leased_job(store, trace=TRACE)
     assert await store.jobs.traces([HeldLease(late.id, GUESSED, LEASE_US)]) == {}
     clock.advance_us(LEASE_US)
-    now = await Worker(store, "other").claim_one()
+    now = await ContractWorker(store, "other").claim_one()
     assert await store.jobs.traces([held(late)]) == {}
     assert await store.jobs.traces([held(now)]) == {id_of(1): TRACE}
 
 
 async def test_every_attempt_knows_the_trace(store: Store) -> None:
     """The attempt that fails is the one that people look for."""
-    worker, lease = Worker(store), await leased_job(store, trace=TRACE)
+    worker, lease = ContractWorker(store), await leased_job(store, trace=TRACE)
     await worker.settle(retry(lease))
     assert await store.jobs.traces([held(await worker.claim_one())]) == {id_of(1): TRACE}
 
 
 async def test_a_job_that_a_job_submits_keeps_its_trace(store: Store) -> None:
-    worker, lease = Worker(store), await leased_job(store)
+    worker, lease = ContractWorker(store), await leased_job(store)
     await worker.settle(done(lease, children=(new_job(2, trace=OTHER),)))
     assert await store.jobs.traces([held(await worker.claim_one())]) == {id_of(2): OTHER}

@@ -18,7 +18,7 @@ from leaseway.imports.sinks.columns import (
     refuse_without_key,
 )
 from leaseway.imports.sinks.shard_transitions import FLAGGED
-from leaseway.stores.sqlite.migrate import split
+from leaseway.stores.sqlite.schema import split
 
 DECLARED: Mapping[ColumnType, str] = {
     ColumnType.TEXT: "TEXT",

@@ -72,7 +72,7 @@ BEGIN
   END IF;
   SELECT what INTO wrong FROM unnest(cost_names) AS each (what) WHERE what <> ALL (known) LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'settle %: was not held; there are %', wrong, array_to_string(known, ', ') USING ERRCODE = 'LW002';
+    RAISE EXCEPTION 'settle %: is not part of this hold; its budgets and units: %', wrong, array_to_string(known, ', ') USING ERRCODE = 'LW002';
   END IF;
   IF found_state = 'settled' THEN
     RETURN;

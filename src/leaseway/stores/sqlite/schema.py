@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leaseway.domain.errors import SchemaVersions, StoreRefused
-from leaseway.stores.sqlite.connection import refuse_impossible, translated
+from leaseway.stores.sqlite.connection import refuse_impossible, translate_error
 
 SCHEMA = files(__package__) / "schema"
 TOPICS = ("lanes", "jobs", "schedules", "keys", "budgets")
@@ -63,7 +63,7 @@ def read_versions(path: str) -> SchemaVersions:
         with closing(connect_read_only(path)) as connection:
             return check_version(connection, path)
     except sqlite3.Error as error:
-        raise translated(error, path) from error
+        raise translate_error(error, path) from error
 
 
 def read_version(connection: sqlite3.Connection) -> int:
