@@ -32,6 +32,7 @@ def test_a_job_is_ready_from_the_very_instant_of_its_time() -> None:
 
 
 def test_a_ready_job_tells_of_its_lane_and_of_who_is_missing() -> None:
+    """The most common cause is that no worker serves the queue."""
     reason = explain(READY, LANE, NOW)
     assert "1,200 ready, 3 scheduled and 0 leased" in reason.text
     assert "--queue maps" in str(reason.advice)
@@ -39,19 +40,23 @@ def test_a_ready_job_tells_of_its_lane_and_of_who_is_missing() -> None:
 
 
 def test_a_ready_job_among_busy_workers_needs_more_of_them_not_a_first_one() -> None:
+    """The advice must fit: starting a first worker does not help here."""
     reason = explain(READY, replace(LANE, leased=4), NOW)
     assert "busy" in str(reason.advice)
 
 
 def test_a_lane_that_nobody_counted_is_no_reason_to_fail() -> None:
+    """A user who asks why must get an answer even if a counter is missing."""
     assert explain(READY, None, NOW).code == "ready"
 
 
 def test_a_scheduled_job_waits_until_its_time() -> None:
+    """The user must see the time instead of suspecting the workers."""
     assert explain(replace(READY, run_at=NOW + 5), LANE, NOW).until == NOW + 5
 
 
 def test_a_job_between_two_attempts_tells_which_and_why() -> None:
+    """Without the error the user would not know that the job failed before."""
     failed_once = replace(READY, run_at=NOW + 5, attempts=2, last_error_code="timeout", last_error_at=NOW - 1)
     reason = explain(failed_once, LANE, NOW)
     assert reason.code == "retry"
@@ -66,6 +71,7 @@ def test_a_replayed_job_is_not_taken_for_one_that_waits_after_a_failure() -> Non
 
 
 def test_a_leased_job_names_its_owner_and_the_end_of_the_lease() -> None:
+    """The user needs the worker to look at its logs."""
     reason = explain(LEASED, LANE, NOW)
     assert (reason.code, reason.until) == ("leased", NOW + SECOND_US)
     assert "host:1" in reason.text
@@ -88,11 +94,13 @@ def test_an_expired_lease_tells_what_will_become_of_the_job(job: Job, fate: str)
 
 
 def test_a_wish_to_cancel_is_told_while_the_worker_still_runs_it() -> None:
+    """Otherwise it looks as if the cancellation was lost."""
     assert explain(replace(LEASED, cancel_requested=True), LANE, NOW).code == "cancelling"
 
 
 @pytest.mark.parametrize(("attempts", "why"), [(5, "which was its last"), (1, "the handler ruled out a retry")])
 def test_a_failed_job_tells_why_it_is_not_tried_again(attempts: int, why: str) -> None:
+    """Used-up attempts and a ruled-out retry need different reactions."""
     reason = explain(replace(READY, state=State.FAILED, attempts=attempts, last_error_code="gone"), LANE, NOW)
     assert why in reason.text
     assert f"leaseway jobs retry {ID}" in str(reason.advice)
@@ -101,6 +109,7 @@ def test_a_failed_job_tells_why_it_is_not_tried_again(attempts: int, why: str) -
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("lease_until", [None, 0, NOW + 1])
 def test_every_state_has_a_reason(state: State, lease_until: int | None) -> None:
+    """A state without an explanation would crash `jobs why`."""
     reason = explain(replace(LEASED, state=state, lease_until=lease_until), None, NOW)
     assert reason.code
     assert reason.text.endswith(".")
@@ -121,6 +130,7 @@ def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when()
 
 
 def test_the_longest_wait_is_the_answer_and_the_others_are_named() -> None:
+    """Removing a shorter cause would not let the job start."""
     spent = Closure("budget", "spend", "25 of 25 usd are spent", 9_999 * SECOND_US)
     reason = explain(
         NEEDY, LANE, NOW, [USED_UP, spent, Closure("tenant", "acme", "its limit of 1 concurrent call is reached")]
@@ -130,6 +140,7 @@ def test_the_longest_wait_is_the_answer_and_the_others_are_named() -> None:
 
 
 def test_a_gate_is_no_reason_for_a_job_whose_time_has_not_come() -> None:
+    """Its own time is the cause; the limit may be free by then."""
     later = replace(NEEDY, run_at=NOW + 5)
     assert explain(later, LANE, NOW, [USED_UP]).code == "scheduled"
 
@@ -141,4 +152,5 @@ def test_a_scheduled_job_that_pays_from_a_budget_may_have_been_booked_ahead() ->
 
 
 def test_an_open_gate_leaves_the_question_for_a_worker() -> None:
+    """A limit with permits left must not be blamed."""
     assert explain(NEEDY, LANE, NOW, []).code == "ready"

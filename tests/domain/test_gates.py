@@ -55,10 +55,12 @@ def shut(limit: Limit, level: Level = NEW, now: int = NOW, since: int = SINCE, c
 
 
 def test_a_limit_with_tokens_keeps_nobody_waiting() -> None:
+    """A limit with permits left must not be shown as a cause."""
     assert shut(Limit("maps", "100/minute")) is None
 
 
 def test_a_used_rate_is_named_as_the_user_wrote_it_with_the_time_to_the_next_token() -> None:
+    """The user must recognize the limit and know how long it takes."""
     limit = Limit("maps", "100/minute")
     _, (used,) = take([Acquisition(MAPS, size_limit(limit.definition), NEW)], NOW, SINCE, 1, 100)
     found = shut(limit, used)
@@ -77,6 +79,7 @@ def test_a_limit_that_nobody_has_used_yet_is_not_called_used_up() -> None:
 
 
 def test_a_heavy_call_waits_for_all_its_tokens() -> None:
+    """A time for one permit would promise too much for a call that needs three."""
     found = shut(Limit("maps", "100/minute", cost_max=5), since=NOW, cost=3)
     assert found is not None
     assert found.then == "The 3 permits for one call are free"
@@ -156,6 +159,7 @@ def test_a_tenants_caps_are_called_its_own() -> None:
 
 
 def test_a_gate_asks_for_its_limits_and_for_the_caps_of_its_tenant() -> None:
+    """A forgotten cap would show an open gate that stays closed."""
     needs = render_needs(Needs((MAPS,)))
     capped = {"acme": Tenant(name="acme", concurrency=2), "free": Tenant(name="free", weight=3)}
     assert gate_requests(Gate(needs, "acme"), capped) == (MAPS, PermitRequest("tenant:acme", "tenant:acme"))
@@ -177,6 +181,7 @@ def account(spent: int, day: int = 0, held: int = 0) -> BudgetWindow:
 
 
 def test_a_spent_budget_tells_how_much_and_when_the_next_window_begins() -> None:
+    """The user decides by these numbers whether to wait or to raise the budget."""
     found = closed_by_budget(CHARGE, [DAY], [account(25)], NOW)
     assert found is not None
     assert (found.what, found.name, found.why) == ("budget", "spend", "25 of 25 usd are spent")
@@ -184,6 +189,7 @@ def test_a_spent_budget_tells_how_much_and_when_the_next_window_begins() -> None
 
 
 def test_a_later_window_that_is_spent_as_well_is_passed_over() -> None:
+    """The next window may be booked ahead; promising it would be wrong."""
     found = closed_by_budget(CHARGE, [DAY], [account(25), account(25, day=1)], NOW)
     assert found is not None
     assert NOW + (found.wait_us or 0) == account(25, day=1).window.end
@@ -202,6 +208,7 @@ def test_where_waiting_does_not_help_a_budget_is_no_reason_to_wait() -> None:
 
 
 def test_a_budget_that_nobody_has_defined_needs_somebody() -> None:
+    """Such a job never starts by itself, so the advice must say what to do."""
     found = closed_by_budget(Charge("spend:acme", "spend:{tenant}"), [DAY], [], NOW)
     assert found is not None
     assert "leaseway budgets set 'spend:{tenant}'" in str(found.advice)
@@ -211,6 +218,7 @@ def test_a_budget_that_nobody_has_defined_needs_somebody() -> None:
 
 
 def test_what_does_not_end_by_itself_comes_before_what_lasts_long() -> None:
+    """Waiting does not help there, so it must be shown first."""
     stuck, long, short = (
         Closure("limit", "a", "x", advice="do it"),
         Closure("limit", "b", "x", 99),

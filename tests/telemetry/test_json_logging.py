@@ -68,11 +68,13 @@ async def test_lines_of_handlers_know_their_job(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_the_variable_nothing_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON logging must not cost anything when it is off."""
     monkeypatch.delenv("LEASEWAY_LOG", raising=False)
     assert App("memory://").world.tracing is None
 
 
 def test_a_kind_of_lines_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typo in LEASEWAY_LOG must not fall back to text silently."""
     monkeypatch.setenv("LEASEWAY_LOG", "xml")
     with pytest.raises(BadValue, match="LEASEWAY_LOG: must be json or text"):
         App("memory://")

@@ -207,6 +207,7 @@ async def test_a_store_that_does_not_say_whose_doing_it_was_keeps_no_job_from_ru
 
 @pytest.mark.parametrize("origin", ["", "nonsense", CALLER + "0", CALLER.replace("b7ad6b7169203331", "0" * 16)])
 def test_what_a_store_says_may_be_anything(origin: str) -> None:
+    """An invalid stored trace context must not stop the job."""
     assert link_to(origin) is None
 
 
@@ -269,6 +270,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_the_usual_variables_switch_it_on_and_off(
     environment: pytest.MonkeyPatch, said: dict[str, str], switch: str | None
 ) -> None:
+    """Users expect the variables of OpenTelemetry to work."""
     for name, value in said.items():
         environment.setenv(name, value)
     assert switch_of_environment() == switch
@@ -294,6 +296,7 @@ def test_without_the_extra_one_line_says_so_and_the_work_goes_on(
 def test_what_nobody_here_can_do_is_said(
     environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str
 ) -> None:
+    """An unsupported exporter must be reported, or the user would search for missing spans."""
     environment.setenv(name, value)
     assert provider() is None
     assert f"{name}: must be" in caplog.text

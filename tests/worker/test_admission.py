@@ -136,6 +136,7 @@ async def test_what_is_paused_waits_and_loses_no_attempt(app: App, rate: str, mo
 
 
 async def test_one_refusal_closes_the_limit_for_everybody_and_uses_no_attempt(app: App, api: Provider) -> None:
+    """A throttled call must slow the whole fleet, and waiting for the provider must not use up attempts."""
     maps = Limit("maps", FAST)
     api.answer(429, {"Retry-After": "2"})
 
@@ -205,6 +206,7 @@ async def test_a_job_over_the_budget_waits_for_the_window_in_which_it_fits(app: 
 
 
 async def test_a_job_over_the_budget_fails_if_that_is_wanted(app: App) -> None:
+    """With over="fail" the user wants an error now instead of a job that waits for the next window."""
     spend = Budget("spend", usd=1, every="month", over="fail")
 
     @app.job(budget=spend, cost_usd=0.6, attempts=5)
@@ -236,6 +238,7 @@ async def test_a_call_that_nobody_settles_is_charged_in_full(app: App) -> None:
 
 
 async def test_a_request_that_never_left_costs_nothing(app: App) -> None:
+    """Charging calls that were never sent would use up the budget without any result."""
     spend = Budget("spend", usd=10, every="month")
 
     @app.job(budget=spend, cost_usd=2, attempts=1)
@@ -265,6 +268,7 @@ async def test_a_request_inside_a_call_is_that_call(app: App, api: Provider) -> 
 
 
 async def test_plain_functions_call_without_awaiting(app: App, api: Provider) -> None:
+    """A handler in a thread cannot await; its calls must take permits and holds all the same."""
     spend = Budget("spend", usd=10, every="month")
 
     @app.job(limits=[Limit("maps", FAST)], budget=spend, cost_usd=2)
@@ -334,6 +338,7 @@ async def test_a_tenant_never_runs_more_at_once_than_agreed(app: App) -> None:
 
 
 async def test_a_tenants_starts_are_counted_across_workers(app: App) -> None:
+    """If each worker counted alone, a tenant would get its cap once per worker."""
     await app.set_tenant("acme", starts="5 per 2 s")
     started: list[float] = []
     clock = asyncio.get_running_loop().time
@@ -364,6 +369,7 @@ async def test_limits_can_be_told_apart_by_tenant_and_argument(app: App) -> None
 
 
 def test_what_cannot_work_is_refused_when_it_is_written(app: App) -> None:
+    """A mistake in limits or budgets must show when the app starts, not when the first job waits forever."""
     maps, spend = Limit("maps", "10/second"), Budget("spend", usd=1)
 
     def register(**options: Any) -> Any:
@@ -382,6 +388,7 @@ def test_what_cannot_work_is_refused_when_it_is_written(app: App) -> None:
 
 
 async def test_an_impossible_cost_is_refused_at_submit(app: App) -> None:
+    """A job that costs more than any window holds would wait forever."""
     spend = Budget("spend", usd=10, every="day")
 
     @app.job(budget=spend, cost=lambda usd: usd)
@@ -393,6 +400,8 @@ async def test_an_impossible_cost_is_refused_at_submit(app: App) -> None:
 
 
 async def test_a_name_without_its_argument_is_refused_at_submit(app: App) -> None:
+    """Without the argument there is no limit to wait for, and the worker could only fail the job."""
+
     @app.job(limits=[Limit("maps:{account}", "1/hour")])
     async def fetch(ctx: Context) -> None: ...
 
@@ -438,6 +447,7 @@ async def test_a_worker_that_loses_the_limiter_goes_on_with_the_share_that_was_s
 
 
 async def test_limits_that_set_too_little_aside_are_refused() -> None:
+    """A share of less than one call would let nothing through while the limiter is away."""
     with pytest.raises(BadValue, match="degraded_share"):
         Limit("maps", "10/minute", degraded_share=0.5)
     with pytest.raises(BadValue, match="degraded_share"):

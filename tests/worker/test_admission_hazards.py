@@ -383,6 +383,7 @@ async def test_a_gate_that_cannot_be_asked_for_stops_no_other_and_does_not_spin(
 
 
 async def test_a_limiter_that_refuses_us_is_told_of_and_not_hammered(app: App) -> None:
+    """An error that lasts must be logged, and retrying it without a pause would load the limiter."""
     asked = 0
 
     async def refusing(*_: Any, **__: Any) -> None:
@@ -458,6 +459,7 @@ async def test_a_tenant_with_many_jobs_behind_a_limit_does_not_keep_another_out(
 
 
 async def test_a_limit_that_was_raised_opens_its_gate(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise jobs would wait for the old limit until the worker is restarted."""
     monkeypatch.setattr(admission, "CLOSED_SECONDS_MAX", 0.2)
 
     @app.job(limits=[Limit("maps", FOREVER)])
@@ -490,6 +492,8 @@ async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
 
 
 async def test_a_limit_that_was_forgotten_is_declared_again(app: App) -> None:
+    """A limiter that lost its state must not stop the jobs of a running worker."""
+
     @app.job(limits=[Limit("maps", FAST)])
     async def fetch(ctx: Context) -> None:
         async with ctx.call():
@@ -502,6 +506,7 @@ async def test_a_limit_that_was_forgotten_is_declared_again(app: App) -> None:
 
 
 async def test_a_tenant_whose_caps_are_removed_starts_again(app: App) -> None:
+    """Its jobs must not stay behind a gate that no longer exists."""
     await app.set_tenant("acme", starts=FOREVER)
 
     @app.job
@@ -518,6 +523,7 @@ async def test_a_tenant_whose_caps_are_removed_starts_again(app: App) -> None:
 async def test_a_limiter_that_was_emptied_learns_a_tenants_caps_again(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without its caps the tenant's jobs would never start."""
     monkeypatch.setattr(admission, "UNKNOWN_SECONDS", 0.1)
     await app.set_tenant("acme", concurrency=1)
 
@@ -633,6 +639,7 @@ async def test_jobs_of_a_budget_that_is_used_up_for_good_are_not_claimed_again_a
 
 
 async def test_a_cost_function_that_fails_fails_the_attempt_and_frees_all(app: App) -> None:
+    """An error in the user's cost function must not keep permits or places that other jobs need."""
     spend = Budget("spend", usd=10, every="month")
     maps = Limit("maps", concurrency=1)
     fails = False
@@ -758,6 +765,7 @@ async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb
 
 
 async def test_a_child_waits_for_its_own_limits_under_the_tenant_of_its_parent(app: App) -> None:
+    """A child without needs or tenant would bypass limits and caps."""
     order: list[str] = []
 
     @app.job(limits=[Limit("maps:{tenant}", concurrency=1)])
@@ -774,6 +782,8 @@ async def test_a_child_waits_for_its_own_limits_under_the_tenant_of_its_parent(a
 
 
 async def test_a_scheduled_job_waits_for_its_limits(app: App) -> None:
+    """Schedules submit jobs, too, and must not bypass limits."""
+
     @app.cron("* * * * *")
     @app.job(limits=[Limit("maps", FOREVER)])
     async def tick() -> None: ...

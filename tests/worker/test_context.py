@@ -32,6 +32,8 @@ async def test_a_job_goes_on_where_its_last_attempt_left_off(app: App) -> None:
 
 
 async def test_a_plain_function_checkpoints_without_await(app: App) -> None:
+    """A handler in a thread must be able to store its cursor."""
+
     @app.job(backoff=0.01)
     def fetch(ctx: Context) -> Any:
         if ctx.cursor is None:
@@ -43,6 +45,8 @@ async def test_a_plain_function_checkpoints_without_await(app: App) -> None:
 
 
 async def test_a_submission_can_bring_the_first_cursor(app: App) -> None:
+    """An import starts its shards at a known place."""
+
     @app.job
     async def fetch(ctx: Context) -> Any:
         return ctx.cursor
@@ -51,6 +55,8 @@ async def test_a_submission_can_bring_the_first_cursor(app: App) -> None:
 
 
 async def test_a_cursor_that_is_not_json_is_refused_where_it_is_written(app: App) -> None:
+    """The error must point at the checkpoint, not appear in the next attempt."""
+
     @app.job(attempts=1)
     async def fetch(ctx: Context) -> str:
         with pytest.raises(BadValue, match="cursor"):
@@ -98,6 +104,7 @@ async def test_the_call_key_is_the_same_in_every_attempt_and_differs_between_ste
 
 
 async def test_attempt_and_fence_tell_deliveries_apart(app: App) -> None:
+    """An outside system can refuse writes of an older delivery only if the fence grows."""
     seen: list[tuple[int, int]] = []
 
     @app.job(attempts=3, backoff=0.01)
@@ -132,6 +139,7 @@ async def test_children_are_submitted_with_success_and_only_with_success(app: Ap
 
 
 async def test_progress_can_be_seen_while_the_job_runs(app: App) -> None:
+    """Progress that is stored only at the end helps nobody who watches a long job."""
     go_on = asyncio.Event()
 
     @app.job
@@ -170,6 +178,7 @@ async def test_plain_functions_run_in_threads_and_side_by_side(app: App) -> None
 
 
 async def test_concurrency_is_kept_for_both_kinds_of_functions(app: App) -> None:
+    """More handlers at once than configured could exhaust memory or connections."""
     at_work = 0
     most = 0
 

@@ -40,6 +40,8 @@ def test_closing_ends_the_loop_that_plain_callers_waited_for(plain_app: App) -> 
 
 
 def test_an_app_that_was_closed_can_be_used_again(plain_app: App) -> None:
+    """Programs close an app between phases; the next use must open a fresh store."""
+
     @plain_app.job
     async def hi() -> None: ...
 
@@ -135,5 +137,6 @@ def test_a_worker_closes_what_its_handlers_left_open() -> None:
 
 
 def test_a_connection_that_does_not_close_does_not_keep_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment would wait for a process that never exits."""
     monkeypatch.setattr(signals, "STUBBORN_SECONDS", 0.01)
     assert ended_after_work(hangs=True) == []

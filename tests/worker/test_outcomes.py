@@ -14,6 +14,8 @@ from leaseway.domain.ids import SECOND_US
 
 
 async def test_a_handler_that_returns_leaves_its_result(app: App) -> None:
+    """The result is what callers of `wait` read."""
+
     @app.job
     async def add(a: int, b: int) -> dict[str, int]:
         return {"sum": a + b}
@@ -34,6 +36,7 @@ async def test_nothing_returned_is_null(app: App) -> None:
 
 
 async def test_a_failing_job_is_tried_again_until_it_succeeds(app: App) -> None:
+    """Retries are the reason to use a job queue."""
     attempts: list[int] = []
 
     @app.job(backoff=0.01)
@@ -50,6 +53,8 @@ async def test_a_failing_job_is_tried_again_until_it_succeeds(app: App) -> None:
 
 
 async def test_a_job_that_used_up_its_attempts_ends_failed_with_the_error_that_people_need(app: App) -> None:
+    """The dead letter is all that an operator has to find the cause."""
+
     @app.job(attempts=2, backoff=0.01)
     async def broken() -> None:
         raise ValueError("no such street")
@@ -97,6 +102,7 @@ async def test_a_snoozed_job_gets_its_attempt_back(app: App) -> None:
 
 
 async def test_a_job_can_snooze_until_a_point_in_time(app: App) -> None:
+    """Waiting for a known time must neither block a slot nor use an attempt."""
     tomorrow = datetime.now(UTC) + timedelta(days=1)
 
     @app.job
@@ -116,6 +122,8 @@ async def test_a_job_can_snooze_until_a_point_in_time(app: App) -> None:
 
 
 async def test_a_handler_can_say_that_trying_again_will_not_help(app: App) -> None:
+    """Retrying a hopeless job wastes calls that cost money."""
+
     @app.job(attempts=5)
     async def hopeless() -> None:
         raise Fail("the account is closed", code="account_closed")
@@ -126,6 +134,7 @@ async def test_a_handler_can_say_that_trying_again_will_not_help(app: App) -> No
 
 
 async def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
+    """A handler that hangs would take a slot forever."""
     told: list[str] = []
 
     @app.job(timeout=0.05, attempts=2, backoff=0.01)
@@ -176,6 +185,7 @@ async def test_a_plain_function_that_takes_too_long_is_left_behind(app: App) -> 
 
 
 async def test_cancelling_stops_a_running_handler(app: App) -> None:
+    """A cancelled job must not continue to spend money."""
     started, told = asyncio.Event(), asyncio.Event()
 
     @app.job
@@ -197,6 +207,8 @@ async def test_cancelling_stops_a_running_handler(app: App) -> None:
 
 
 async def test_a_cancelled_job_that_waits_never_runs(app: App) -> None:
+    """The user was told that it will not run."""
+
     @app.job
     async def unwanted() -> None:
         raise AssertionError
@@ -302,6 +314,8 @@ async def test_no_exception_of_a_handler_reaches_the_worker(app: App, error: Bas
 
 
 async def test_an_error_text_that_no_store_could_keep_is_kept_readable(app: App) -> None:
+    """A message with NUL or surrogates must not make the settlement fail."""
+
     @app.job(attempts=1)
     async def rude() -> None:
         raise ValueError("nul \0, surrogate \ud800, and a long story: " + "x" * 100_000)

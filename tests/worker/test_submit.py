@@ -49,6 +49,7 @@ async def test_a_key_that_comes_again_with_other_arguments_is_refused(app: App) 
 
 
 async def test_a_key_is_forgotten_after_its_retention(url: str) -> None:
+    """Keys that are kept forever would fill the store."""
     async with App(url, key_retention=timedelta(milliseconds=80)) as app:
 
         @app.job
@@ -65,6 +66,8 @@ async def test_a_key_is_forgotten_after_its_retention(url: str) -> None:
 
 
 async def test_a_batch_with_a_conflict_stores_nothing(app: App) -> None:
+    """A half-stored batch could not be repeated safely."""
+
     @app.job
     async def pay(amount: int) -> None: ...
 
@@ -99,6 +102,8 @@ async def test_a_batch_with_a_conflict_stores_nothing(app: App) -> None:
     ],
 )
 async def test_an_impossible_option_is_refused_by_its_name(app: App, option: str, value: Any) -> None:
+    """The caller must see which option is wrong."""
+
     @app.job
     async def task() -> None: ...
 
@@ -110,6 +115,8 @@ async def test_an_impossible_option_is_refused_by_its_name(app: App, option: str
 
 
 async def test_run_at_and_delay_exclude_each_other(app: App) -> None:
+    """With both, one of them would be ignored silently."""
+
     @app.job
     async def task() -> None: ...
 
@@ -151,12 +158,15 @@ async def test_impossible_arguments_are_refused_by_their_name_when_submitted(
     ],
 )
 async def test_an_impossible_default_is_refused_where_it_is_declared(app: App, declare: dict[str, Any]) -> None:
+    """A wrong default would otherwise fail at every submission."""
     (option,) = declare
     with pytest.raises(BadValue, match=option):
         app.job(**declare)(lambda: None)
 
 
 async def test_a_job_by_a_name_that_nobody_registered_is_refused(app: App) -> None:
+    """A misspelled name would become a job that no worker can run."""
+
     @app.job
     async def task() -> None: ...
 
@@ -176,6 +186,8 @@ async def test_an_error_in_a_batch_names_its_item(app: App) -> None:
 
 
 async def test_one_key_cannot_stand_for_many_jobs(app: App) -> None:
+    """All jobs but the first would be dropped as replays."""
+
     @app.job
     async def task(n: int) -> None: ...
 
@@ -271,11 +283,14 @@ async def test_waiting_calls_are_refused_inside_a_running_loop(app: App) -> None
 
 
 async def test_waiting_for_a_job_that_never_was_says_so(app: App) -> None:
+    """Waiting forever for a wrong id hides the mistake."""
     with pytest.raises(UsageError, match="no job"):
         await app.wait("01" * 13)
 
 
 async def test_waiting_has_an_end(app: App) -> None:
+    """A caller with a timeout must get control back."""
+
     @app.job
     async def task() -> None: ...
 
@@ -285,6 +300,8 @@ async def test_waiting_has_an_end(app: App) -> None:
 
 
 async def test_a_job_can_be_called_like_the_function_that_it_is(app: App) -> None:
+    """Users test their functions without a store."""
+
     @app.job
     async def double(n: int) -> int:
         return 2 * n
@@ -293,6 +310,8 @@ async def test_a_job_can_be_called_like_the_function_that_it_is(app: App) -> Non
 
 
 async def test_times_to_start_are_stored_as_given(app: App) -> None:
+    """A rounding or time zone error would start jobs at the wrong time."""
+
     @app.job
     async def task() -> None: ...
 

@@ -36,6 +36,7 @@ async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> No
 
 
 async def test_a_worker_until_empty_without_work_ends_at_once(app: App) -> None:
+    """Scripts that drain a queue must not hang on an empty one."""
     async with asyncio.timeout(SOON_SECONDS):
         assert (await app.run_worker(until_empty=True)).settled == 0
 
@@ -63,6 +64,7 @@ async def test_a_worker_until_empty_looks_often_for_its_end(app: App, monkeypatc
 
 
 async def test_a_job_does_not_start_before_its_time(app: App) -> None:
+    """A delay that is not kept may call a provider too early."""
     started: dict[str, float] = {}
 
     @app.job
@@ -80,6 +82,7 @@ async def test_a_job_does_not_start_before_its_time(app: App) -> None:
 
 
 async def test_higher_priority_goes_first_then_the_earlier_submission(app: App) -> None:
+    """Urgent jobs would wait behind a backlog."""
     order: list[str] = []
 
     @app.job(priority=1)
@@ -96,6 +99,8 @@ async def test_higher_priority_goes_first_then_the_earlier_submission(app: App) 
 
 
 async def test_a_worker_serves_the_queues_that_it_was_given(app: App) -> None:
+    """Jobs of other queues may need other machines."""
+
     @app.job(queue="mail")
     async def mail() -> None: ...
 
@@ -130,6 +135,8 @@ async def test_tenants_take_turns(app: App) -> None:
 
 
 async def test_a_worker_that_waits_is_woken_by_a_submission_in_its_own_process(app: App) -> None:
+    """Without the notification a job waits for the next poll."""
+
     @app.job(lease=600)  # where one may expire, a worker looks then
     async def task() -> None: ...
 
@@ -139,6 +146,7 @@ async def test_a_worker_that_waits_is_woken_by_a_submission_in_its_own_process(a
 
 
 async def test_a_drained_worker_gives_back_what_it_did_not_finish(app: App) -> None:
+    """Otherwise these jobs would wait until their leases expire, and lose an attempt."""
     started = asyncio.Event()
 
     @app.job
@@ -180,6 +188,8 @@ async def test_a_cancelled_worker_takes_its_handlers_with_it(app: App) -> None:
 
 
 async def test_old_jobs_are_pruned_and_young_and_unfinished_ones_stay(app: App) -> None:
+    """Pruning too much loses jobs, pruning too little fills the store."""
+
     @app.job
     async def task() -> None: ...
 
@@ -198,12 +208,15 @@ async def test_old_jobs_are_pruned_and_young_and_unfinished_ones_stay(app: App) 
     ("setting", "value"), [("concurrency", 0), ("concurrency", 10_001), ("queues", []), ("grace", -1)]
 )
 async def test_impossible_settings_of_a_worker_are_refused_by_name(app: App, setting: str, value: object) -> None:
+    """A worker with such settings would run without ever working."""
     with pytest.raises(BadValue) as refusal:
         app.worker(**{setting: value})  # type: ignore[arg-type]
     assert refusal.value.field == setting
 
 
 async def test_two_jobs_cannot_have_one_name(app: App) -> None:
+    """Stored jobs of one function would be run by the other."""
+
     @app.job(name="task")
     async def first() -> None: ...
 
@@ -235,6 +248,7 @@ async def test_a_file_outlives_its_app(tmp_path: object) -> None:
 
 
 async def test_many_quick_jobs_are_all_done_once(app: App) -> None:
+    """Prefetching and batched settling must neither lose nor repeat a job."""
     runs: list[int] = []
 
     @app.job
