@@ -51,7 +51,7 @@ async def test_an_older_schema_is_said_with_the_way_out(tmp_path: Path) -> None:
     """After a rollback of the database, for example, the service must not write to a schema that does not match."""
     async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         store: Any = served.service.world.store
-        await store.connection.write(lambda connection: connection.execute("PRAGMA user_version = 1"))
+        await store.connection.write(lambda connection: connection.execute("PRAGMA user_version = 0"))
         answer = await served.client.get("/readyz")
         assert answer.status_code == 503
         assert "leaseway migrate" in answer.json()["detail"]

@@ -35,7 +35,7 @@ async def test_a_lane_says_why_and_until_when_it_waits(metered: Served) -> None:
     shown = (await metered.client.get("/v1/lanes")).json()
     free, waiting = shown["items"]
     assert (free["needs"], free["reason"], free["until"], free["waits_for"]) == (None, None, None, [])
-    assert waiting["reason"].startswith("limit maps: 1/day begins empty")
+    assert waiting["reason"].startswith("limit maps: 1/day starts empty")
     assert waiting["until"].endswith("Z")
     assert [each["name"] for each in waiting["waits_for"]] == ["maps"]
     assert shown["total"] == {"ready": 2, "scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
@@ -101,7 +101,7 @@ async def test_a_limiter_that_is_away_does_not_hide_the_lanes(tmp_path: Path) ->
         await take_away(served.service.world.limiter, limits)
         answer = await served.client.get("/v1/lanes")
         (lane,) = answer.json()["items"]
-        assert "cannot be asked from here" in lane["reason"]
+        assert "cannot be read from here" in lane["reason"]
         assert "secret-limits" not in answer.text
         assert (await served.client.get("/v1/metrics")).json()["ready"] == 1
         limits.rmdir()

@@ -53,7 +53,7 @@ async def test_a_limit_that_is_shut_says_why_and_until_when(served: Served) -> N
     """A new limit treats its unknown past as used, and operators ask about this first."""
     await served.client.put("/v1/limits/slow", json={"rates": ["1/day"]})
     shown = (await served.client.get("/v1/limits/slow")).json()
-    assert "begins empty" in shown["reason"]
+    assert "starts empty" in shown["reason"]
     assert shown["until"].endswith("Z")
 
 

@@ -132,7 +132,7 @@ def test_what_is_wrong_is_said_with_the_way_out(place: Path, capsys: pytest.Capt
     assert main(["serve", "--store", "memory://"]) == 2
     assert "exists only within" in capsys.readouterr().err
     assert main(["serve", "nobody:app"]) == 2
-    assert "no module" in capsys.readouterr().err
+    assert "was not found" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named(

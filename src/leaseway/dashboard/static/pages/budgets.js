@@ -29,7 +29,7 @@ export default class Budgets extends Page {
       h("button.primary", { type: "button", on: { click: () => this.edit(null) } }, icon("plus"), "New budget");
     const lead = h(
       "p.lead",
-      "Money or units per calendar window. What a call may cost is held before it leaves and settled after it.",
+      "Money or units per calendar window. The cost of a call is held before the call and settled after it.",
     );
     fill(this, this.heading("Budgets", add), lead, this.box);
     this.when("budgets", () => this.draw());

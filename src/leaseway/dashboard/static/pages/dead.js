@@ -49,7 +49,7 @@ export default class Dead extends Page {
       { label: "Kind", cell: (group) => group.kind },
       { label: "Jobs", class: "num", cell: (group) => h("a", { href: jobsHref(group) }, this.count(group)) },
       { label: "Share", class: "spare share", cell: (group) => meter(group.jobs.length / this.most, `Share of ${group.code} in ${group.kind}`, "failed") },
-      { label: "Last said", class: "full", cell: (group) => this.said(group) },
+      { label: "Last message", class: "full", cell: (group) => this.said(group) },
       { label: "Last", class: "num", cell: (group) => since(group.newest.finished_at) },
       { label: "First", class: "num spare", cell: (group) => since(group.oldest.finished_at) },
     ];

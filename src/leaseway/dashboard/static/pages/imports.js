@@ -40,7 +40,7 @@ export default class Imports extends Page {
       { label: "Shards", class: "full shards-cell", cell: shardsOf },
       { label: "Rows", class: "num", cell: (row) => whole(row.standing.rows), number: (row) => row.standing.rows },
       { label: "Pace", class: "num", cell: (row) => [paceOf(row.pace), limitsOf(row.source) && h("small.line.pace-limit", `requests: ${limitsOf(row.source)}`)] },
-      { label: "Left", class: "num", cell: (row) => leftOf(row.standing) },
+      { label: "Remaining", class: "num", cell: (row) => leftOf(row.standing) },
       { label: "Started", class: "num spare", cell: (row) => since(row.standing.began) },
     ],
   });

@@ -179,7 +179,7 @@ function pairsOf(limit) {
   const pace = limit.percent == null ? "–" : `${limit.percent} %`;
   return [
     ["Burst", whole(burst)],
-    ["Maximum cost of a call", whole(limit.cost_max)],
+    ["Max. cost", whole(limit.cost_max)],
     ["Pace", pace],
   ];
 }
