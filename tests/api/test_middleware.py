@@ -152,7 +152,7 @@ async def test_requests_are_logged_for_those_who_want_it(small: Served, caplog: 
     """An operator needs the tenant and the route of a request, and query strings can hold secrets."""
     caplog.set_level("INFO", "leaseway.access")
     await small.client.get("/v1/jobs?cursor=secret", headers={"X-Request-Id": "find-me"})
-    (facts,) = [record.__dict__["facts"] for record in caplog.records if record.name == "leaseway.access"]
+    (facts,) = [record.__dict__["fields"] for record in caplog.records if record.name == "leaseway.access"]
     assert facts.pop("seconds") > 0
     assert facts == {
         "request_id": "find-me", "method": "GET", "route": "/v1/jobs", "path": "/v1/jobs", "status": 400,

@@ -31,9 +31,9 @@ class Collector(ThreadingHTTPServer):
     def take(self, path: str, raw: bytes) -> None:
         self.paths.add(path)
         for resource in ExportTraceServiceRequest.FromString(raw).resource_spans:
-            facts = {each.key: each.value.string_value for each in resource.resource.attributes}
+            fields = {each.key: each.value.string_value for each in resource.resource.attributes}
             for scope in resource.scope_spans:
-                self.spans += [(facts["service.name"], span) for span in scope.spans]
+                self.spans += [(fields["service.name"], span) for span in scope.spans]
 
     def one(self, name: str) -> Span:
         (span,) = [span for _, span in self.spans if span.name == name]

@@ -50,7 +50,7 @@ async def test_lines_of_handlers_know_their_job(monkeypatch: pytest.MonkeyPatch)
 
     @app.job
     async def waits() -> None:
-        log.info("async", extra={"facts": {"price": 3}})
+        log.info("async", extra={"fields": {"price": 3}})
 
     @app.job
     def blocks() -> None:

@@ -84,9 +84,9 @@ async def test_a_request_goes_on_in_the_callers_trace_and_the_job_is_linked_to_i
     assert f"00-{request.parent.trace_id:032x}-{request.parent.span_id:016x}-01" == CALLER
     assert linked(run) == [id_of(request)]
     assert (run.status.status_code, run.status.description) == (StatusCode.ERROR, "declined")
-    facts = dict(request.attributes or {})
-    assert facts.pop("leaseway.request_id") == answer.headers["x-request-id"]
-    assert facts == {
+    fields = dict(request.attributes or {})
+    assert fields.pop("leaseway.request_id") == answer.headers["x-request-id"]
+    assert fields == {
         "http.request.method": "POST", "http.route": "/v1/jobs", "http.response.status_code": 202,
         "leaseway.tenant": "default",
     }  # fmt: skip

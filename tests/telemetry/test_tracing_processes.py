@@ -48,8 +48,12 @@ def test_a_run_is_linked_to_the_submission_in_another_process(tmp_path: Path) ->
     assert [(link.trace_id, link.span_id) for link in run_span.links] == [(submit.trace_id, submit.span_id)]
     assert run_span.trace_id != submit.trace_id
     assert not run_span.parent_span_id
-    facts = facts_of(run_span)
-    assert (facts["messaging.message.id"], facts["leaseway.attempt"], facts["leaseway.outcome"]) == (greeted, 1, "done")
+    fields = facts_of(run_span)
+    assert (fields["messaging.message.id"], fields["leaseway.attempt"], fields["leaseway.outcome"]) == (
+        greeted,
+        1,
+        "done",
+    )
     assert facts_of(submit)["messaging.message.id"] == greeted
 
     failed = collector.one("run break_down")

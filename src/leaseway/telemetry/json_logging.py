@@ -17,9 +17,9 @@ KINDS = ("text", "json")
 
 JOB: ContextVar[Lease | None] = ContextVar("leaseway_job", default=None)
 """The job that runs in the current task or thread."""
-NO_FACTS: Mapping[str, str] = {}
+NO_FIELDS: Mapping[str, str] = {}
 
-trace_facts: Callable[[], Mapping[str, str]] = lambda: NO_FACTS  # noqa: E731 - replaced when tracing is on
+trace_fields: Callable[[], Mapping[str, str]] = lambda: NO_FIELDS  # noqa: E731 - replaced when tracing is on
 """Returns the ids of the current trace and span."""
 
 
@@ -30,22 +30,22 @@ def wants_json() -> bool:
     return said == "json"
 
 
-def job_facts() -> Mapping[str, object]:
+def job_fields() -> Mapping[str, object]:
     lease = JOB.get()
     if lease is None:
-        return NO_FACTS
+        return NO_FIELDS
     return {"job": lease.id, "kind": lease.kind, "tenant": lease.tenant, "attempt": lease.attempts}
 
 
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        facts = getattr(record, "facts", None)
-        said = {"message": record.getMessage()} if facts is None else {"event": record.getMessage(), **facts}
+        fields = getattr(record, "fields", None)
+        said = {"message": record.getMessage()} if fields is None else {"event": record.getMessage(), **fields}
         if record.exc_info:
             said["traceback"] = self.formatException(record.exc_info)
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": time, "level": record.levelname.lower(), "logger": record.name}
-        return json.dumps({**line, **job_facts(), **trace_facts(), **said}, default=str)
+        return json.dumps({**line, **job_fields(), **trace_fields(), **said}, default=str)
 
 
 class NullSpan:
@@ -84,6 +84,6 @@ class JobLogContext:
 
 
 def outcome_name(outcome: Outcome) -> str:
-    """done, failed, snoozed, given_back, cancelled, abandoned."""
+    """done, failed, snoozed, released, cancelled, abandoned."""
     name = type(outcome).__name__
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

@@ -20,12 +20,12 @@ class LogEvents:
     def __init__(self) -> None:
         self._logger = logging.getLogger("leaseway")
 
-    def emit(self, name: str, /, **facts: object) -> None:
+    def emit(self, name: str, /, **fields: object) -> None:
         level = LEVELS.get(name, logging.DEBUG)
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "%s %s", name, " ".join(f"{key}={value}" for key, value in facts.items()))
+            self._logger.log(level, "%s %s", name, " ".join(f"{key}={value}" for key, value in fields.items()))
 
 
 class NoEvents:
-    def emit(self, name: str, /, **facts: object) -> None:
+    def emit(self, name: str, /, **fields: object) -> None:
         pass

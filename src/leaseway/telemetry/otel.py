@@ -38,7 +38,7 @@ TIMEOUT_SECONDS = 3.0
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ERROR_STATUS = 500
 
-Facts = Mapping[str, str | int]
+SpanAttributes = Mapping[str, str | int]
 
 
 # -- where spans go -------------------------------------------------------------------------------------------------
@@ -96,13 +96,13 @@ class OtelTracing:
         from leaseway import __version__
 
         self._tracer = provider.get_tracer(NAME, __version__)
-        json_logging.trace_facts = trace_facts
+        json_logging.trace_fields = trace_fields
 
     @contextmanager
     def submitting(self, jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
         kinds = {job.kind for job in jobs}
         name = f"submit {jobs[0].kind}" if len(kinds) == 1 else "submit"
-        with self._span(name, SpanKind.PRODUCER, submission_facts(jobs)):
+        with self._span(name, SpanKind.PRODUCER, submission_attributes(jobs)):
             origin = self.origin()
             yield jobs if origin is None else [replace(job, trace=origin) for job in jobs]
 
@@ -119,7 +119,7 @@ class OtelTracing:
         links = () if linked is None else (linked,)
         job = JOB.set(lease)
         try:
-            with self._span(f"run {lease.kind}", SpanKind.CONSUMER, attempt_facts(lease), Context(), links) as span:
+            with self._span(f"run {lease.kind}", SpanKind.CONSUMER, attempt_attributes(lease), Context(), links) as span:
                 yield AttemptSpan(span)
         finally:
             JOB.reset(job)
@@ -127,17 +127,22 @@ class OtelTracing:
     @contextmanager
     def serving(self, method: str, headers: Mapping[str, str]) -> Iterator["ServedSpan"]:
         known = method if method in METHODS else "_OTHER"
-        facts, context = {"http.request.method": known}, propagate.extract(headers)
-        with self._span(known, SpanKind.SERVER, facts, context) as span:
+        attributes, context = {"http.request.method": known}, propagate.extract(headers)
+        with self._span(known, SpanKind.SERVER, attributes, context) as span:
             yield ServedSpan(span, known)
 
     @contextmanager
     def _span(
-        self, name: str, kind: SpanKind, facts: Facts, context: Context | None = None, links: Sequence[Link] = ()
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: SpanAttributes,
+        context: Context | None = None,
+        links: Sequence[Link] = (),
     ) -> Iterator[Span]:
         """Record an error by its type only, because its message may contain user data."""
         with self._tracer.start_as_current_span(
-            name, context, kind, facts, links, record_exception=False, set_status_on_exception=False
+            name, context, kind, attributes, links, record_exception=False, set_status_on_exception=False
         ) as span:
             try:
                 yield span
@@ -163,12 +168,12 @@ class ServedSpan:
         self._span = span
         self._method = method
 
-    def end(self, route: str | None, status: int, facts: Mapping[str, str]) -> None:
+    def end(self, route: str | None, status: int, attributes: Mapping[str, str]) -> None:
         if route is not None:
             self._span.update_name(f"{self._method} {route}")
             self._span.set_attribute("http.route", route)
         self._span.set_attribute("http.response.status_code", status)
-        self._span.set_attributes({f"leaseway.{name}": value for name, value in facts.items()})
+        self._span.set_attributes({f"leaseway.{name}": value for name, value in attributes.items()})
         if status >= ERROR_STATUS:
             self._span.set_attribute("error.type", str(status))
             self._span.set_status(StatusCode.ERROR)
@@ -184,20 +189,20 @@ def link_to(origin: str) -> Link | None:
     return Link(context) if context.is_valid else None
 
 
-def submission_facts(jobs: Sequence[NewJob]) -> Facts:
-    facts: dict[str, str | int] = {
+def submission_attributes(jobs: Sequence[NewJob]) -> SpanAttributes:
+    attributes: dict[str, str | int] = {
         "messaging.system": NAME, "messaging.operation.name": "submit", "messaging.operation.type": "send",
     }  # fmt: skip
     queues = {job.queue for job in jobs}
     if len(queues) == 1:
-        facts["messaging.destination.name"] = jobs[0].queue
+        attributes["messaging.destination.name"] = jobs[0].queue
     if len(jobs) != 1:
-        return {**facts, "messaging.batch.message_count": len(jobs)}
+        return {**attributes, "messaging.batch.message_count": len(jobs)}
     (job,) = jobs
-    return {**facts, "messaging.message.id": job.id, "leaseway.kind": job.kind, "leaseway.tenant": job.tenant}
+    return {**attributes, "messaging.message.id": job.id, "leaseway.kind": job.kind, "leaseway.tenant": job.tenant}
 
 
-def attempt_facts(lease: Lease) -> Facts:
+def attempt_attributes(lease: Lease) -> SpanAttributes:
     return {
         "messaging.system": NAME, "messaging.operation.name": "run", "messaging.operation.type": "process",
         "messaging.destination.name": lease.queue, "messaging.message.id": lease.id, "leaseway.kind": lease.kind,
@@ -205,9 +210,9 @@ def attempt_facts(lease: Lease) -> Facts:
     }  # fmt: skip
 
 
-def trace_facts() -> Mapping[str, str]:
+def trace_fields() -> Mapping[str, str]:
     """The ids of the current span, for log lines."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
-        return json_logging.NO_FACTS
+        return json_logging.NO_FIELDS
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

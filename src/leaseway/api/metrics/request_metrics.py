@@ -100,7 +100,7 @@ class RequestMetricsMiddleware:
                 self._requests.in_progress -= 1
                 self._requests.add(scope["method"], route_path(scope) or NO_ROUTE, response.status, seconds)
             if access.isEnabledFor(logging.INFO):
-                access.info("request", extra={"facts": log_fields(scope, response, seconds)})
+                access.info("request", extra={"fields": log_fields(scope, response, seconds)})
 
 
 class WatchedResponse:
@@ -137,13 +137,13 @@ def declared_path(route: BaseRoute) -> str | None:
 def log_fields(scope: Scope, response: WatchedResponse, seconds: float) -> dict[str, object]:
     """Without the query, which may contain a ticket, and without the body."""
     caller = scope.get("leaseway.caller")
-    facts: dict[str, object] = {
+    fields: dict[str, object] = {
         "request_id": scope.get("leaseway.request_id"), "method": scope.get("method", "WEBSOCKET"),
         "route": route_path(scope), "path": scope["path"], "status": response.status, "seconds": round(seconds, 6),
         "tenant": None if caller is None else caller.tenant, "caller": None if caller is None else caller.name,
     }  # fmt: skip
     job = job_id(scope, response)
-    return facts if job is None else {**facts, "job": job}
+    return fields if job is None else {**fields, "job": job}
 
 
 def job_id(scope: Scope, response: WatchedResponse) -> str | None:

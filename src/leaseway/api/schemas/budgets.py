@@ -145,7 +145,7 @@ def budget_window_document(account: BudgetWindow) -> BudgetWindowDocument:
         held=amount_text(book.held_micros),
         left=amount_text(account.left_micros),
         overdraft=amount_text(book.overdraft_micros),
-        threshold_percent=book.told,
+        threshold_percent=book.threshold_percent,
     )
 
 

@@ -31,12 +31,12 @@ class WorkEvents:
         self._logger = logging.getLogger(LOGGER)
         self.attempts_failed = 0
 
-    def emit(self, name: str, /, **facts: object) -> None:
+    def emit(self, name: str, /, **fields: object) -> None:
         if name == "attempt_failed":
             self.attempts_failed += 1
-        self._logger.log(LEVELS.get(name, logging.DEBUG), name, extra={"facts": facts})
+        self._logger.log(LEVELS.get(name, logging.DEBUG), name, extra={"fields": fields})
         if self._also is not None:
-            self._also.emit(name, **facts)
+            self._also.emit(name, **fields)
 
 
 def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> bool:
@@ -72,7 +72,7 @@ class LogLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         level = painted(record.levelname.lower().ljust(7), STYLES.get(record.levelno, ""), sys.stderr)
-        told = " ".join(f"{name}={fact}" for name, fact in getattr(record, "facts", {}).items())
+        told = " ".join(f"{name}={fact}" for name, fact in getattr(record, "fields", {}).items())
         text = f"{harmless(record.getMessage())}  {harmless(told)}".rstrip()
         if record.exc_info:
             text += f"\n{harmless(self.formatException(record.exc_info))}"

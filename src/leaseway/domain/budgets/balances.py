@@ -22,7 +22,7 @@ class Balance(Struct, frozen=True, kw_only=True):
     overdraft_micros: int = 0
     """How far the window is over its limit: because calls cost more than was held, because the definition permits
     it, or because the limit was lowered."""
-    told: int = 0
+    threshold_percent: int = 0
     """The highest threshold that was reported."""
 
     @property
@@ -65,9 +65,13 @@ def apply_posting(balance: Balance, move: Posting) -> tuple[Balance, tuple[int, 
     if move.overdraft_allowed_micros is not None:
         # Never more than is allowed: if the decision was wrong, a constraint of the database refuses the posting.
         beyond = max(balance.overdraft_micros, min(beyond, move.overdraft_allowed_micros))
-    crossed = tuple(each for each in thresholds_reached(spent, balance.limit_micros) if each > balance.told)
-    told = max((balance.told, *crossed))
-    balance = replace(balance, held_micros=held, spent_micros=spent, overdraft_micros=beyond, told=told)
+    crossed = tuple(
+        each for each in thresholds_reached(spent, balance.limit_micros) if each > balance.threshold_percent
+    )
+    threshold = max((balance.threshold_percent, *crossed))
+    balance = replace(
+        balance, held_micros=held, spent_micros=spent, overdraft_micros=beyond, threshold_percent=threshold
+    )
     return balance, crossed
 
 
@@ -78,8 +82,8 @@ def thresholds_reached(spent_micros: int, limit_micros: int) -> list[int]:
 def apply_limit(balance: Balance, limit_micros: int) -> Balance:
     """The balance under another limit. Thresholds that a higher limit takes back are reported again when crossed."""
     beyond = max(balance.used_micros - limit_micros, 0)
-    told = min(balance.told, max(thresholds_reached(balance.spent_micros, limit_micros), default=0))
-    return replace(balance, limit_micros=limit_micros, overdraft_micros=beyond, told=told)
+    threshold = min(balance.threshold_percent, max(thresholds_reached(balance.spent_micros, limit_micros), default=0))
+    return replace(balance, limit_micros=limit_micros, overdraft_micros=beyond, threshold_percent=threshold)
 
 
 def is_balanced(balance: Balance) -> bool:

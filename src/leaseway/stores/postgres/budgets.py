@@ -281,13 +281,13 @@ def parse_audit(rows: Iterable[Record]) -> Audit:
 
 
 def parse_balance(row: Record) -> Balance:
-    limit_micros, spent_micros, held_micros, overdraft_micros, told = row
+    limit_micros, spent_micros, held_micros, overdraft_micros, threshold = row
     return Balance(
         limit_micros=limit_micros,
         spent_micros=spent_micros,
         held_micros=held_micros,
         overdraft_micros=overdraft_micros,
-        told=told,
+        threshold_percent=threshold,
     )
 
 

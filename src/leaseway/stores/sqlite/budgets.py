@@ -203,7 +203,7 @@ class BudgetTransaction:
                 budget=definition.name,
                 limit_micros=book.limit_micros,
                 overdraft_micros=book.overdraft_micros,
-                told=book.told,
+                threshold_percent=book.threshold_percent,
             )
 
     def _kept(self, name: str, budget: str) -> StoredBudget | None:
@@ -346,7 +346,7 @@ class BudgetTransaction:
             spent_micros=book.spent_micros,
             held_micros=book.held_micros,
             overdraft_micros=book.overdraft_micros,
-            told=book.told,
+            threshold_percent=book.threshold_percent,
         )
         self.run(
             "entry_add",
@@ -397,13 +397,13 @@ def window_values(window: CalendarWindow) -> dict[str, Any]:
 
 
 def parse_balance(row: Sequence[Any]) -> Balance:
-    limit_micros, spent_micros, held_micros, overdraft_micros, told = row
+    limit_micros, spent_micros, held_micros, overdraft_micros, threshold = row
     return Balance(
         limit_micros=limit_micros,
         spent_micros=spent_micros,
         held_micros=held_micros,
         overdraft_micros=overdraft_micros,
-        told=told,
+        threshold_percent=threshold,
     )
 
 

@@ -109,7 +109,7 @@ def balance_row(account: BudgetWindow, accounts: Sequence[BudgetWindow], now: In
     ahead = sum(other.booked_ahead_micros for other in accounts if other.name == account.name)
     return (
         account.name,
-        TableCell(of(book.spent_micros, book.limit_micros, unit), STYLES.get(book.told, "")),
+        TableCell(of(book.spent_micros, book.limit_micros, unit), STYLES.get(book.threshold_percent, "")),
         amount(book.held_micros, unit),
         amount(account.left_micros, unit),
         account.window.label,
@@ -178,7 +178,9 @@ def window_row(account: BudgetWindow, now: Instant) -> Row:
         amount(book.held_micros, unit) + ("" if account.has_begun else " booked ahead"),
         amount(account.left_micros, unit),
         amount(book.overdraft_micros, unit) if book.overdraft_micros else "",
-        TableCell(f"{book.told} %", STYLES.get(book.told, "")) if book.told else "",
+        TableCell(f"{book.threshold_percent} %", STYLES.get(book.threshold_percent, ""))
+        if book.threshold_percent
+        else "",
         TableCell("current", "green") if account.has_begun else moment(account.window.start, now),
     )
 

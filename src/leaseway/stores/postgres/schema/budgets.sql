@@ -16,7 +16,7 @@ CREATE TABLE budgets (
   stamp bigint NOT NULL DEFAULT nextval('budget_stamps')
 );
 
--- What was spent and is held in one window of one budget. `reported` is the highest threshold, in percent, that was
+-- What was spent and is held in one window of one budget. `threshold_percent` is the highest threshold that was
 -- reported.
 CREATE TABLE budget_windows (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -26,7 +26,7 @@ CREATE TABLE budget_windows (
   spent_micros bigint NOT NULL DEFAULT 0 CHECK (spent_micros >= 0),
   held_micros bigint NOT NULL DEFAULT 0 CHECK (held_micros >= 0),
   overdraft_micros bigint NOT NULL DEFAULT 0 CHECK (overdraft_micros >= 0),
-  reported smallint NOT NULL DEFAULT 0,
+  threshold_percent smallint NOT NULL DEFAULT 0,
   name text COLLATE "C" NOT NULL,
   budget text COLLATE "C" NOT NULL,
   unit text NOT NULL,
@@ -119,7 +119,7 @@ BEGIN
   UPDATE budget_windows
      SET budget = budget_name, limit_micros = new_limit,
          overdraft_micros = greatest(spent_micros + held_micros - new_limit, 0),
-         reported = least(reported, threshold_reached(spent_micros, new_limit))
+         threshold_percent = least(threshold_percent, threshold_reached(spent_micros, new_limit))
    WHERE (budget = budget_name OR name = budget_name) AND ends_at > coalesce(at, now_us());
   RETURN (SELECT version FROM budgets WHERE name = budget_name);
 END $$;

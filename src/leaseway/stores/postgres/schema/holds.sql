@@ -22,14 +22,14 @@ BEGIN
   UPDATE holds SET state = state_after WHERE id = hold_id;
   RETURN QUERY
   WITH costs AS (
-         SELECT place, window_id, amount_micros, actual_micros, budget_windows.reported,
+         SELECT place, window_id, amount_micros, actual_micros, budget_windows.threshold_percent,
                 CASE WHEN state_after <> 'void' THEN
                   coalesce(amounts[array_position(cost_names, budget_windows.name::text)],
                            amounts[array_position(cost_names, unit)], amount_micros) END AS cost
            FROM hold_lines JOIN budget_windows ON budget_windows.id = window_id
           WHERE hold = hold_id),
        moves AS (
-         SELECT place, window_id, cost, reported, coalesce(cost, 0) - coalesce(actual_micros, 0) AS spent,
+         SELECT place, window_id, cost, threshold_percent, coalesce(cost, 0) - coalesce(actual_micros, 0) AS spent,
                 CASE WHEN state_before IN ('held', 'dispatched') THEN -amount_micros ELSE 0 END AS held
            FROM costs),
        lines AS (
@@ -40,9 +40,11 @@ BEGIN
             SET held_micros = known.held_micros + moves.held, spent_micros = known.spent_micros + moves.spent,
                 overdraft_micros = greatest(known.held_micros + moves.held + known.spent_micros + moves.spent
                                             - known.limit_micros, 0),
-                reported = greatest(known.reported, threshold_reached(known.spent_micros + moves.spent, known.limit_micros))
+                threshold_percent = greatest(known.threshold_percent,
+                                             threshold_reached(known.spent_micros + moves.spent, known.limit_micros))
            FROM moves WHERE known.id = moves.window_id
-         RETURNING known.id, known.name, moves.reported AS threshold_before, known.reported AS threshold_after, moves.place),
+         RETURNING known.id, known.name, moves.threshold_percent AS threshold_before,
+                   known.threshold_percent AS threshold_after, moves.place),
        written AS (
          INSERT INTO budget_journal (at, hold, window_id, kind, held_micros, spent_micros, crossed)
          SELECT instant, hold_id, moves.window_id, as_kind, moves.held, moves.spent,

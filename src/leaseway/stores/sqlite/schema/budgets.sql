@@ -20,7 +20,7 @@ CREATE TABLE budget_windows (
   spent_micros INTEGER NOT NULL DEFAULT 0 CHECK (spent_micros >= 0),
   held_micros INTEGER NOT NULL DEFAULT 0 CHECK (held_micros >= 0),
   overdraft_micros INTEGER NOT NULL DEFAULT 0 CHECK (overdraft_micros >= 0),
-  told INTEGER NOT NULL DEFAULT 0,
+  threshold_percent INTEGER NOT NULL DEFAULT 0,
   UNIQUE (name, starts_at, ends_at, label),
   CHECK (spent_micros + held_micros <= limit_micros + overdraft_micros)
 );

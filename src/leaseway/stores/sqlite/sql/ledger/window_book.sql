@@ -1,4 +1,4 @@
 -- The CHECK of the table has the last word.
 UPDATE budget_windows SET spent_micros = :spent_micros, held_micros = :held_micros, overdraft_micros = :overdraft_micros,
-       told = :told
+       threshold_percent = :threshold_percent
  WHERE id = :id
