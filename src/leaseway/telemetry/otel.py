@@ -119,7 +119,9 @@ class OtelTracing:
         links = () if linked is None else (linked,)
         job = JOB.set(lease)
         try:
-            with self._span(f"run {lease.kind}", SpanKind.CONSUMER, attempt_attributes(lease), Context(), links) as span:
+            with self._span(
+                f"run {lease.kind}", SpanKind.CONSUMER, attempt_attributes(lease), Context(), links
+            ) as span:
                 yield AttemptSpan(span)
         finally:
             JOB.reset(job)
