@@ -20,7 +20,7 @@ from leaseway.imports.rows import RowBuilder
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.fake_open_charge_map import API_KEY, Faults, StandIn, synthetic
-from leaseway.testing.provider import Request
+from leaseway.testing.provider import ReceivedRequest
 
 SPEC = """
 version = 1
@@ -75,7 +75,7 @@ class World:
 
     async def request(self, method: str, url: str, *args: Any, **options: Any) -> Reply:
         path = url.removeprefix("http://source") + "?" + urlencode(options["params"])
-        answer = self.it.usual(Request(method, path, {}, ""))
+        answer = self.it.usual(ReceivedRequest(method, path, {}, ""))
         headers = {name.lower(): text for name, text in answer.headers.items()}
         return Reply(answer.status, answer.body, headers)
 

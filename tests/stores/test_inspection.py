@@ -16,7 +16,7 @@ from leaseway.domain.inspection import NEWEST, JobFilter, SearchStep, merge_step
 from leaseway.domain.job import State
 from leaseway.ports.store import require_inspection
 from leaseway.stores.memory.store import MemoryStore
-from leaseway.stores.postgres import search as postgres
+from leaseway.stores.postgres import reads as postgres
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.database import statements
 from leaseway.stores.sqlite.search import SearchQuery, search

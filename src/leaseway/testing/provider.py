@@ -142,7 +142,7 @@ class Provider:
     def act(self) -> Act:
         return self._acts.popleft() if self._acts else USUAL
 
-    def arrived(self, act: Act, request: "Request") -> Act:
+    def arrived(self, act: Act, request: "ReceivedRequest") -> Act:
         """Count the request, and decide on the reply."""
         now_ns = time.monotonic_ns()
         if act.reply is not None:
@@ -160,11 +160,11 @@ class Provider:
         headers = {**answer.headers, **dict(self._headers(accepted_ns, now_ns))}
         return build_act(answer._replace(headers=headers), act.delay_seconds, has_body=request.method != "HEAD")
 
-    def usual(self, request: "Request") -> Answer:
+    def usual(self, request: "ReceivedRequest") -> Answer:
         """The reply without limits or faults; this one echoes the request."""
         return Answer(body=echo_body(request))
 
-    def _record(self, now_ns: int, request: "Request", status: int) -> None:
+    def _record(self, now_ns: int, request: "ReceivedRequest", status: int) -> None:
         if len(self.arrivals) >= ARRIVALS_MAX:
             raise MemoryError(f"the provider has seen {ARRIVALS_MAX:,} requests, and keeps no more")
         self.arrivals.append(
@@ -223,7 +223,7 @@ def rate_name(rate: Rate) -> str:
     return f"{rate.window_us // 1_000}ms"
 
 
-def echo_body(request: "Request") -> bytes:
+def echo_body(request: "ReceivedRequest") -> bytes:
     body = {"path": request.path, "idempotency_key": request.idempotency_key, "body": request.body}
     return json.dumps(body).encode()
 
@@ -251,7 +251,7 @@ def render_reply(status: int, headers: Mapping[str, str], body: bytes, has_body:
 AnyProvider = TypeVar("AnyProvider", bound=Provider)
 
 
-class Request(NamedTuple):
+class ReceivedRequest(NamedTuple):
     method: str
     path: str
     headers: Mapping[str, str]
@@ -272,16 +272,16 @@ class Request(NamedTuple):
         return min(int(text), BODY_BYTES_MAX) if text.isdecimal() else 0
 
 
-class Connection(asyncio.Protocol):
+class ProviderConnection(asyncio.Protocol):
     """One keep-alive connection: heads and bodies in, replies out. Bodies have a length; chunked bodies are not
     supported.
     """
 
-    def __init__(self, provider: Provider, open_ones: set["Connection"]) -> None:
+    def __init__(self, provider: Provider, open_ones: set["ProviderConnection"]) -> None:
         self._provider = provider
         self._open_ones = open_ones
         self._buffer = bytearray()
-        self._pending: tuple[Act, Request] | None = None
+        self._pending: tuple[Act, ReceivedRequest] | None = None
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
         self._answer(act, request._replace(body=body))
         return bool(self._buffer)
 
-    def _answer(self, act: Act, request: Request) -> None:
+    def _answer(self, act: Act, request: ReceivedRequest) -> None:
         act = self._provider.arrived(act, request)
         reply = act.reply or b""
         if act.delay_seconds:
@@ -342,11 +342,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def parse_request(head: str) -> Request:
+def parse_request(head: str) -> ReceivedRequest:
     line, *lines = head.split("\r\n")
     method, path, *_ = [*line.split(" "), "", ""]
     pairs = (line.partition(":") for line in lines)
-    return Request(method, path, {name.strip().lower(): value.strip() for name, _, value in pairs})
+    return ReceivedRequest(method, path, {name.strip().lower(): value.strip() for name, _, value in pairs})
 
 
 @asynccontextmanager
@@ -360,8 +360,8 @@ async def provider(limits: Sequence[str] = ()) -> AsyncIterator[Provider]:
 
 @asynccontextmanager
 async def serving(it: AnyProvider, port: int = 0) -> AsyncIterator[AnyProvider]:
-    open_ones: set[Connection] = set()
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(it, open_ones), HOST, port)
+    open_ones: set[ProviderConnection] = set()
+    server = await asyncio.get_running_loop().create_server(lambda: ProviderConnection(it, open_ones), HOST, port)
     it.url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
     try:
         yield it

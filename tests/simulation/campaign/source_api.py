@@ -26,7 +26,7 @@ from leaseway.simulation.promises import Promises
 from leaseway.simulation.world import START_US, SimulatedWorld
 from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Poi, StandIn
 from leaseway.testing.fake_open_charge_map import ocm as rules
-from leaseway.testing.provider import Answer, Request
+from leaseway.testing.provider import Answer, ReceivedRequest
 
 WORK_SECONDS = (0.005, 0.08)
 BACK_SECONDS_MAX = 0.02
@@ -228,7 +228,7 @@ class Api:
 
     # -- a request --------------------------------------------------------------------------------------------------
 
-    async def answer(self, request: Request, read_seconds: float) -> Answer:
+    async def answer(self, request: ReceivedRequest, read_seconds: float) -> Answer:
         """Send the request now, and wait for the reply; a reply that is too late is a timeout."""
         process = HERE.get()
         reply: asyncio.Future[Answer] = process.loop.create_future()
@@ -251,7 +251,9 @@ class Api:
             most = min(wire_delay_us(self._limit, rate) for rate in self._limit.rates) / 2 / SECOND_US
         return self._chance.choice((0.0, most, self._chance.uniform(0, most)))
 
-    def _arrive(self, process: Process, request: Request, who: tuple[str, int], reply: asyncio.Future[Answer]) -> None:
+    def _arrive(
+        self, process: Process, request: ReceivedRequest, who: tuple[str, int], reply: asyncio.Future[Answer]
+    ) -> None:
         self._count(process, who)
         answer, is_heard = self._answered(request)
         self.universe.note("api", f"{process.name} {brief(request)} -> {answer.status}, {len(answer.body)} bytes")
@@ -259,7 +261,7 @@ class Api:
             seconds = self._chance.uniform(*WORK_SECONDS) + self._chance.uniform(0, BACK_SECONDS_MAX)
             self.universe.loop.call_later(seconds, process.loop.call_soon_threadsafe, end, reply, answer)
 
-    def _answered(self, request: Request) -> tuple[Answer, bool]:
+    def _answered(self, request: ReceivedRequest) -> tuple[Answer, bool]:
         """The reply, and whether it will arrive."""
         fault, manners = "" if self.is_revoked else self._drawn(), self.manners
         if fault == "refuses":
@@ -290,7 +292,7 @@ class Api:
                 return fault
         return ""
 
-    def _lies(self, fault: str, request: Request, now: float) -> bool:
+    def _lies(self, fault: str, request: ReceivedRequest, now: float) -> bool:
         """Whether an empty page is sent. For one request this begins once, and ends before the lag is over."""
         question = question_of(request)
         if fault == "empties" and question not in self._lies_until:
@@ -325,12 +327,12 @@ def end(reply: asyncio.Future[Answer], answer: Answer) -> None:
         reply.set_result(answer)
 
 
-def question_of(request: Request) -> str:
+def question_of(request: ReceivedRequest) -> str:
     """The same for a page and for the request that confirms its end."""
     return "&".join(sorted(part for part in request.path.split("&") if not part.startswith("maxresults=")))
 
 
-def brief(request: Request) -> str:
+def brief(request: ReceivedRequest) -> str:
     parts = [part for part in request.path.partition("?")[2].split("&") if part.split("=")[0] in SHOWN]
     return " ".join(parts)
 
@@ -348,7 +350,7 @@ class Cable(httpx2.AsyncBaseTransport):
         await request.extensions["trace"]("http11.send_request_headers.started", {"request": Method(b"GET")})
         headers = {name.lower(): value for name, value in request.headers.items()}
         target = request.url.raw_path.decode()
-        answer = await self._api.answer(Request("GET", target, headers), request.extensions["timeout"]["read"])
+        answer = await self._api.answer(ReceivedRequest("GET", target, headers), request.extensions["timeout"]["read"])
         if answer.sent_bytes_max is not None:
             self._api.books.reach("a reply ended in the middle")
             raise httpx2.RemoteProtocolError("the connection was closed in the middle of the body")

@@ -19,7 +19,7 @@ from leaseway.domain.errors import BadValue
 from leaseway.testing.fake_open_charge_map.faults import Faults, parse_faults
 from leaseway.testing.fake_open_charge_map.poi import TITLE_LENGTH_MAX
 from leaseway.testing.fake_open_charge_map.table import Table
-from leaseway.testing.provider import Answer, Arrival, Request
+from leaseway.testing.provider import Answer, Arrival, ReceivedRequest
 
 PATH = "/_admin"
 
@@ -39,7 +39,7 @@ class Changeable(Protocol):
     def report(self) -> dict[str, Any]: ...
 
 
-def answer(it: Changeable, request: Request) -> Answer:
+def answer(it: Changeable, request: ReceivedRequest) -> Answer:
     verb = VERBS.get((request.method, request.path.removeprefix(PATH).strip("/")))
     if verb is None:
         return Answer(404, msgspec.json.encode({"error": f"there is {', '.join(f'{m} {PATH}/{v}' for m, v in VERBS)}"}))

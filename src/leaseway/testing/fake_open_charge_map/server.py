@@ -20,7 +20,7 @@ from leaseway.testing.fake_open_charge_map.faults import Faults, is_due, parse_f
 from leaseway.testing.fake_open_charge_map.lists import STYLES, Listing
 from leaseway.testing.fake_open_charge_map.poi import Poi
 from leaseway.testing.fake_open_charge_map.table import Table
-from leaseway.testing.provider import USUAL, Act, Answer, Provider, Request, build_act, serving
+from leaseway.testing.provider import USUAL, Act, Answer, Provider, ReceivedRequest, build_act, serving
 
 HTML = b"<!DOCTYPE html><html><body><h1>Scheduled maintenance</h1></body></html>"
 
@@ -67,20 +67,20 @@ class StandIn(Provider):
         counts = {"requests": len(self.arrivals), "accepted": accepted, "refused": self.refused, "pages": self.pages}
         return {**counts, "rows": len(self.table.readable()), "most": most}
 
-    def arrived(self, act: Act, request: Request) -> Act:
+    def arrived(self, act: Act, request: ReceivedRequest) -> Act:
         if not request.path.startswith(admin.PATH):
             return super().arrived(act, request)
         if act is not USUAL:  # meant for another request
             self._acts.appendleft(act)
         return build_act(admin.answer(self, request))
 
-    def usual(self, request: Request) -> Answer:
+    def usual(self, request: ReceivedRequest) -> Answer:
         url = urlsplit(request.path)
         query = {name.lower(): text for name, text in parse_qsl(url.query)}
         answer = self._routed(url.path.rstrip("/").lower(), query, request)
         return answer._replace(headers={"Date": formatdate(self._now() / SECOND_US, usegmt=True), **answer.headers})
 
-    def _routed(self, path: str, query: Mapping[str, str], request: Request) -> Answer:
+    def _routed(self, path: str, query: Mapping[str, str], request: ReceivedRequest) -> Answer:
         style, _, name = path.lstrip("/").partition("/")
         if style in STYLES and name in self.listings:
             listing, url = self.listings[name], f"{self.url}{urlsplit(request.path).path}"

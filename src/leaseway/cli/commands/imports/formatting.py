@@ -1,13 +1,25 @@
-"""Runs and shards as coloured text."""
+"""Runs and shards as text: their state, progress and problems, and the command to type next."""
 
 from collections.abc import Mapping, Sequence
 
-from leaseway.cli.output.text import counted, local, span
+from leaseway.cli.commands.imports.open_sink import command
+from leaseway.cli.open_store import looked_into
+from leaseway.cli.output.color import harmless
+from leaseway.cli.output.table import TableCell, TableColumn, show_table
+from leaseway.cli.output.text import counted, local, note, say, span, wrapped
+from leaseway.cli.settings import CliSettings
+from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.inspection import PAGE_MAX, JobFilter
+from leaseway.domain.job import Job, State
+from leaseway.imports.assembly import queue_name
 from leaseway.imports.domain.drift import Drift
-from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor, canonical
-from leaseway.imports.progress.report import count_states
+from leaseway.imports.progress.report import count_reactions, count_requests, count_states, sum_counts
+from leaseway.imports.run.shard_jobs import failed_shard_jobs
+from leaseway.imports.spec.model import RunBudget, Spec
+from leaseway.ports.store import Store
 
 STATE_STYLES = {"done": "green", "running": "cyan", "waiting": "yellow", "parked": "red", "split": "dim"}
 RUN_STYLES = {
@@ -86,3 +98,160 @@ def drift_in_words(found: Drift | None) -> list[tuple[str, str]]:
 def shortened(texts: list[str], between: str = ", ", count_max: int = PATHS_SHOWN_MAX) -> str:
     more = len(texts) - count_max
     return between.join(texts[:count_max]) + (f" and {more:,} more" if more > 0 else "")
+
+
+SHARDS_SHOWN_MAX = 40
+TROUBLES_SHOWN_MAX = 10
+ORDER = {ShardState.PARKED: 0, ShardState.RUNNING: 1, ShardState.WAITING: 2}
+"""Where not all fit, those that need attention come first."""
+
+GivenUp = Mapping[str, str]
+"""Why no job works on a shard any more, by the key of the shard."""
+
+
+def show_summary(
+    spec: Spec, run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp, seconds: float | None = None
+) -> None:
+    after = "" if seconds is None else f" after {duration(seconds)}"
+    say(
+        f"{spec.source.name}: {run.state.value}{after}: {MEANINGS[run.state]}",
+        RUN_STYLES[run.state],
+    )
+    if run.why:
+        say(wrapped(f"why: {harmless(run.why)}"))
+    totals = sum_counts(shards)
+    pace = "" if seconds is None else rate(totals["rows"], seconds)
+    say(totals_in_words(totals) + (f", {pace}" if pace else ""))
+    say(shards_in_words(shards))
+    if guards := count_reactions(shards):
+        say(f"guards: {reactions_in_words(guards)}")
+    if budget := budget_in_words(run, shards, spec.budget):
+        say(f"budget: {budget}")
+    for warning in run.notes.get("warnings", ()):
+        say(wrapped(f"warning: {harmless(str(warning))}", 2), "yellow")
+    show_troubles(run, shards, given_up)
+
+
+def budget_in_words(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | None) -> str:
+    """12 of 100 requests, 0.06 USD"""
+    price = None if budget is None else budget.price
+    if run.requests_max is None and price is None:
+        return ""
+    used = count_requests(run, shards)
+    most = "" if run.requests_max is None else f" of {run.requests_max:,}"
+    cost = "" if price is None or budget is None else f", {used * price:,.2f} {budget.currency}"
+    return f"{used:,}{most} requests{cost}"
+
+
+def show_troubles(run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp) -> None:
+    # What stopped the whole run has been printed already; do not repeat it for each shard.
+    is_told = run.is_budget_used_up or run.state is RunState.FAILED
+    asked = [row for row in shards if row.state is ShardState.PARKED or not is_told]
+    found = [line for row in asked for line in shard_problems(row, given_up, run.state is RunState.RUNNING)]
+    for text, style in found[:TROUBLES_SHOWN_MAX]:
+        say(wrapped(harmless(text), 2), style)
+    if len(found) > TROUBLES_SHOWN_MAX:
+        note(f"and {len(found) - TROUBLES_SHOWN_MAX:,} more shards")
+
+
+def shard_problems(row: ShardRow, given_up: GivenUp, is_running: bool) -> list[tuple[str, str]]:
+    label = row.shard.label
+    if row.state is ShardState.PARKED:
+        return [(f"parked: {label}: {row.why or 'nobody said why'}", "red")]
+    if row.shard.key in given_up:
+        return [(f"{label}: {given_up[row.shard.key]}", "red")]
+    if row.why and row.state in (ShardState.WAITING, ShardState.RUNNING):
+        return [(f"{'retrying' if is_running else 'unfinished'}: {label}: {row.why}", "yellow")]
+    return []
+
+
+def show_shards(shards: Sequence[ShardRow], given_up: GivenUp) -> None:
+    shown = shards if len(shards) <= SHARDS_SHOWN_MAX else sorted(shards, key=lambda row: ORDER.get(row.state, 3))
+    counts = ("pages", "rows", "quarantined", "attempts")
+    columns = [
+        TableColumn("shard"),
+        TableColumn("state"),
+        *(TableColumn(name, right=True) for name in counts),
+        TableColumn("at", may_shrink=True, leaves=1),
+    ]
+    rows = [shard_cells(row, given_up) for row in shown[:SHARDS_SHOWN_MAX]]
+    if rows:
+        show_table(columns, rows)
+    if len(shards) > SHARDS_SHOWN_MAX:
+        note(f"and {counted(len(shards) - SHARDS_SHOWN_MAX, 'shard')} more; --json has them all")
+
+
+def shard_cells(row: ShardRow, given_up: GivenUp) -> list[TableCell | str]:
+    is_given_up = row.shard.key in given_up
+    state = "failed" if is_given_up else row.state.value
+    style = "red" if is_given_up else STATE_STYLES.get(row.state.value, "")
+    is_open = row.state is not ShardState.DONE
+    return [
+        "  " * row.shard.depth + row.shard.label,
+        TableCell(state, style),
+        f"{row.pages:,}",
+        f"{row.rows:,}",
+        f"{row.quarantined:,}" if row.quarantined else "",
+        f"{row.attempts:,}",
+        cursor_in_words(row.cursor) if is_open else "",
+    ]
+
+
+def show_quarantine(settings: CliSettings, name: str, shards: Sequence[ShardRow]) -> None:
+    """A run is complete without the records in quarantine, so their number is shown."""
+    if count := sum_counts(shards)["quarantined"]:
+        say(
+            f"{counted(count, 'record')} in quarantine; list them with: {command(settings, 'quarantine', name)}",
+            "yellow",
+        )
+
+
+def next_command(settings: CliSettings, name: str, run: RunRow, is_named: bool = False) -> str | None:
+    """The next command, by the state of the run; None if nothing is left to do."""
+    id_ = run.id if is_named else None
+    if run.state is RunState.COMPLETE:
+        return None
+    if run.state is RunState.SUSPECT:
+        return f"inspect it with: {command(settings, 'report', name, id_)}"
+    if run.is_budget_used_up:
+        more = ("--requests-max", str(2 * (run.requests_max or 0)))
+        return f"its budget is used up; continue with: {command(settings, 'resume', name, id_, *more)}"
+    before = "correct what stopped it, then " if run.state is RunState.FAILED else ""
+    return f"{before}continue with: {command(settings, 'resume', name, id_)}"
+
+
+OPEN = (ShardState.WAITING, ShardState.RUNNING)
+
+
+async def given_up(url: str, source: str, run: str, shards: list[ShardRow]) -> dict[str, str]:
+    """Why a shard has no job left to run, by shard. Empty if the store of the jobs cannot be read."""
+    open_ones = {row.shard.key for row in shards if row.state in OPEN}
+    if not open_ones:
+        return {}
+    try:
+        async with looked_into(url) as store:
+            return {
+                key: await told(store, job)
+                for key, job in (await failed_shard_jobs(store, source, run, open_ones)).items()
+            }
+    except LeasewayError:
+        return {}  # the run may have been made elsewhere; what the sink knows is worth showing
+
+
+async def is_at_work(url: str, source: str) -> bool | None:
+    """Whether a worker holds a lease on a shard of this source; None if that is not known."""
+    try:
+        async with looked_into(url) as store:
+            now = await store.reads.now()
+            leased = await store.reads.jobs(JobFilter(states=(State.LEASED,), queue=queue_name(source)), limit=PAGE_MAX)
+            return any(job.lease_until is not None and job.lease_until > now for job in leased)
+    except LeasewayError:
+        return None
+
+
+async def told(store: Store, job: Job) -> str:
+    errors = await store.reads.errors(job.id)
+    last = errors[-1].message if errors else job.last_error_code or "unknown"
+    if job.attempts >= job.attempts_max:
+        return f"failed after {job.attempts:,} of {job.attempts_max:,} attempts: {last}"
+    return f"failed: {last}"

@@ -5,8 +5,8 @@ from typing import Any
 from leaseway.api.schemas.imports import report_document, shard_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.imports import formatting
+from leaseway.cli.commands.imports.formatting import budget_in_words, next_command
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, look
-from leaseway.cli.commands.imports.summary import budget_in_words, next_command
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import TableCell, TableColumn, show_table

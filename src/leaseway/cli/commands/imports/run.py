@@ -14,8 +14,8 @@ from typing import IO, NamedTuple
 from leaseway.api.schemas.imports import summary_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.app import App
+from leaseway.cli.commands.imports.formatting import given_up, next_command, show_quarantine, show_summary
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, named
-from leaseway.cli.commands.imports.summary import given_up, next_command, show_quarantine, show_summary
 from leaseway.cli.open_limiter import named_limits
 from leaseway.cli.open_store import refuse_memory
 from leaseway.cli.output.color import harmless

@@ -4,8 +4,7 @@ import contextlib
 
 from leaseway.api.schemas.imports import shard_document, summary_document
 from leaseway.api.schemas.values import as_dict
-from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, look
-from leaseway.cli.commands.imports.summary import (
+from leaseway.cli.commands.imports.formatting import (
     given_up,
     is_at_work,
     next_command,
@@ -13,6 +12,7 @@ from leaseway.cli.commands.imports.summary import (
     show_shards,
     show_summary,
 )
+from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, look
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say
 from leaseway.cli.settings import CliSettings
