@@ -46,6 +46,7 @@ class Kind:
         self.function = function
         self.defaults = defaults
         self.requirements = requirements
+        self.has_requirements = bool(requirements)
         self.is_async = inspect.iscoroutinefunction(function)
         self.takes_context, self.Arguments = read_signature(name, function)
         self._decoder = msgspec.json.Decoder(self.Arguments)
@@ -234,7 +235,6 @@ def new_job(
     name: str,
     payload_text: str,
     options: JobOptions,
-    *,
     kind: Kind | None,
     tenant: str,
     fingerprint: str,
@@ -243,10 +243,6 @@ def new_job(
 ) -> NewJob:
     """The job of one submission. `kind` is None if the submitting process does not know it; a worker does."""
     defaults = DEFAULTS if kind is None else kind.defaults
-    needs = ""
-    if kind is not None and kind.requirements:
-        known = kind
-        needs = known.requirements.text(lambda: known.decode(payload_text), tenant)
     return NewJob(
         id=id_,
         kind=name,
@@ -264,6 +260,10 @@ def new_job(
         key_keep_us=key_keep_us,
         shard_key=options.shard_key,
         cursor=options.cursor,
-        needs=needs,
+        needs=needs_text(kind, payload_text, tenant) if kind is not None and kind.has_requirements else "",
         trace=trace,
     )
+
+
+def needs_text(kind: Kind, payload_text: str, tenant: str) -> str:
+    return kind.requirements.text(lambda: kind.decode(payload_text), tenant)

@@ -34,16 +34,9 @@ class Bound(Struct, frozen=True):
 
     def new(self, ids: Ids, key_keep_us: int = KEY_KEEP_US, tenant: str = "default") -> NewJob:
         kind, options = self.kind, self.options
-        return new_job(
-            ids.job(),
-            kind.name,
-            self.payload,
-            options,
-            kind=kind,
-            tenant=options.tenant or tenant,
-            fingerprint="" if options.key is None else kind.fingerprint(self.payload),
-            key_keep_us=key_keep_us,
-        )
+        fingerprint = "" if options.key is None else kind.fingerprint(self.payload)
+        id_, tenant = ids.job(), options.tenant or tenant
+        return new_job(id_, kind.name, self.payload, options, kind, tenant, fingerprint, key_keep_us)
 
 
 async def submit_traced(environment: Environment, jobs: Sequence[NewJob]) -> list[Submitted]:
