@@ -1,4 +1,4 @@
-"""The same examples in every run, and no stopwatch: a red build means a change, not a die or a busy machine."""
+"""The same examples in every run and no time limit: a failing build means a change, not chance or a busy machine."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""Waiting for the next attempt: longer each time, within bounds, and never all at once."""
+"""The delay before the next attempt: it grows, stays within bounds, and is spread by jitter."""
 
 import math
 
@@ -54,19 +54,19 @@ def test_an_impossible_value_is_refused_when_it_is_written(field: str, value: fl
     ids=str,
 )
 def test_no_backoff_that_can_be_made_fails_or_leaves_the_range_of_a_store(backoff: dict[str, float]) -> None:
-    """What was accepted must work: a delay that overflows would break the settlement of a failed job."""
+    """An accepted setting must work: a delay that overflows would break the settlement of a failed job."""
     try:
         made = Backoff(**backoff)
     except BadValue:
         return
     delays_us = [made.delay_us(attempts, chance) for attempts in (0, 1, 2, 65, 10_000) for chance in (0, 0.999)]
-    # A store adds the delay to now, and keeps the sum in 64 bits.
+    # A store adds the delay to the current time and keeps the sum in 64 bits.
     assert all(0 <= delay_us < 2**62 for delay_us in delays_us)
 
 
 @given(backoffs, attempts, chances)
 def test_a_delay_stays_between_its_bounds(backoff: Backoff, attempts: int, chance: float) -> None:
-    """Never negative, never beyond the maximum, and chance takes away its share at most."""
+    """A delay must never be negative or above the maximum, and jitter must not remove more than its share."""
     delay_us = backoff.delay_us(attempts, chance)
     full_us = backoff.delay_us(attempts, 0)
     assert 0 <= delay_us <= full_us <= backoff.seconds_max * SECOND_US
@@ -75,12 +75,12 @@ def test_a_delay_stays_between_its_bounds(backoff: Backoff, attempts: int, chanc
 
 @given(backoffs, attempts)
 def test_a_later_attempt_never_waits_less(backoff: Backoff, attempts: int) -> None:
-    """But for chance."""
+    """This holds apart from jitter."""
     assert backoff.delay_us(attempts, 0) <= backoff.delay_us(attempts + 1, 0)
 
 
 def test_the_default_doubles_from_a_second_to_an_hour() -> None:
-    """An example, for people."""
+    """A readable example."""
     backoff = Backoff()
     seconds = [backoff.delay_us(attempts, 0) / SECOND_US for attempts in (0, 1, 2, 3, 12, 13, 1_000)]
     assert seconds == [1, 1, 2, 4, 2_048, 3_600, 3_600]

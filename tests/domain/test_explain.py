@@ -1,4 +1,4 @@
-"""Why a job has not run: the answer must fit the state, and must not promise what nobody knows."""
+"""Why a job has not run: the explanation must match the state and must not promise what is unknown."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ LANE = LaneCount(queue="maps", tenant="acme", ready=1_200, scheduled=3, leased=0
 
 
 def test_a_job_is_ready_from_the_very_instant_of_its_time() -> None:
-    """One microsecond before it is scheduled; the border must be the store's own."""
+    """One microsecond earlier it is scheduled; the boundary must equal the store's."""
     assert explain(READY, LANE, NOW).code == "ready"
     assert explain(READY, LANE, NOW - 1).code == "scheduled"
 
@@ -65,7 +65,7 @@ def test_a_job_between_two_attempts_tells_which_and_why() -> None:
 
 
 def test_a_replayed_job_is_not_taken_for_one_that_waits_after_a_failure() -> None:
-    """Its old error is history: it has all its attempts before it."""
+    """Its old error is history: all its attempts are available again."""
     replayed = replace(READY, run_at=NOW + 5, attempts=0, last_error_code="timeout", last_error_at=NOW - 1)
     assert explain(replayed, LANE, NOW).code == "scheduled"
 
@@ -86,7 +86,7 @@ def test_a_leased_job_names_its_owner_and_the_end_of_the_lease() -> None:
     ],
 )
 def test_an_expired_lease_tells_what_will_become_of_the_job(job: Job, fate: str) -> None:
-    """In the instant of its end it has expired, as in the store."""
+    """At the instant of its end a lease has expired, as in the store."""
     reason = explain(job, LANE, NOW + SECOND_US)
     assert reason.code == "expired"
     assert fate in reason.text
@@ -122,7 +122,7 @@ USED_UP = Closure("limit", "maps", "100/minute is used up", 4 * SECOND_US, "The 
 
 
 def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when() -> None:
-    """Starting another worker would not help, and must not be advised."""
+    """Starting another worker would not help and must not be advised."""
     reason = explain(NEEDY, LANE, NOW, [USED_UP])
     assert (reason.code, reason.until) == ("limit", NOW + 4 * SECOND_US)
     assert reason.text == "It waits for limit maps: 100/minute is used up."
@@ -146,7 +146,9 @@ def test_a_gate_is_no_reason_for_a_job_whose_time_has_not_come() -> None:
 
 
 def test_a_scheduled_job_that_pays_from_a_budget_may_have_been_booked_ahead() -> None:
-    """It looks like one that was submitted for later: what may have happened is said, not guessed."""
+    """It looks like a job that was submitted for later, so the explanation must name the possibility without claiming
+    it.
+    """
     assert "budget spend" in explain(replace(NEEDY, run_at=NOW + 5), LANE, NOW).text
     assert "budget" not in explain(replace(READY, run_at=NOW + 5), LANE, NOW).text
 

@@ -1,4 +1,4 @@
-"""What keeps a gate shut: the answer must be what a worker would be told, in words that help."""
+"""Why a gate is closed: the explanation must match what a worker would be told."""
 
 import pytest
 from hypothesis import given
@@ -69,7 +69,9 @@ def test_a_used_rate_is_named_as_the_user_wrote_it_with_the_time_to_the_next_tok
 
 
 def test_a_limit_that_nobody_has_used_yet_is_not_called_used_up() -> None:
-    """A newcomer's first job waits for the first token; he has used nothing, and must not be told otherwise."""
+    """The first job of a new user waits for the first permit. Nothing was used yet, and the explanation must not say
+    otherwise.
+    """
     limit = Limit("maps", "3/second", "100/minute")
     found = shut(limit, since=NOW)
     assert found is not None
@@ -86,7 +88,7 @@ def test_a_heavy_call_waits_for_all_its_tokens() -> None:
 
 
 def test_a_provider_that_asked_to_wait_is_named_as_the_reason() -> None:
-    """Not our numbers: raising the limit would not help."""
+    """The provider closed the limit, so raising its numbers would not help."""
     limit = Limit("maps", "100/minute")
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=90 * SECOND_US)
     level = apply_notice(Acquisition(MAPS, size_limit(limit.definition), NEW), notice, NOW, SINCE)
@@ -97,14 +99,14 @@ def test_a_provider_that_asked_to_wait_is_named_as_the_reason() -> None:
 
 
 def test_nobody_knows_when_a_seat_is_left() -> None:
-    """A time would be a promise that nobody made."""
+    """A call in flight has no known end, so a time would be a false promise."""
     found = shut(Limit("maps", concurrency=2), Level(since=SINCE, in_flight={"a": InFlight(2, NOW + SECOND_US)}))
     assert found == Closure("limit", "maps", "all its 2 calls are in flight")
     assert shut(Limit("maps", concurrency=3), Level(since=SINCE, in_flight={"a": InFlight(2, NOW + SECOND_US)})) is None
 
 
 def test_a_call_that_never_fits_is_told_with_the_way_out() -> None:
-    """Else it would wait for ever, and everybody would believe it is a matter of time."""
+    """Otherwise the job would wait forever while the user believes that it only takes time."""
     found = shut(Limit("maps", "100/minute", burst=0.01), cost=5)
     assert found is not None
     assert found.wait_us is None
@@ -113,7 +115,7 @@ def test_a_call_that_never_fits_is_told_with_the_way_out() -> None:
 
 
 def test_a_window_that_came_with_a_newer_definition_is_no_reason_to_fail() -> None:
-    """The definition and the level are read one after the other, and somebody may change it in between."""
+    """The definition and the level are read one after the other, and the definition may change in between."""
     old = seen(Limit("maps", "100/minute"))
     found = closed_by_limit(MAPS, Limit("maps", "100/minute", "1000/day").definition, old)
     assert found is not None
@@ -135,7 +137,7 @@ def test_a_window_that_came_with_a_newer_definition_is_no_reason_to_fail() -> No
     cost=st.integers(1, 5),
 )
 def test_people_are_told_what_a_worker_would_be_told(level: Level, used: int, cost: int) -> None:
-    """An open gate that is called shut, or the other way round, sends people looking in the wrong place."""
+    """Reporting an open gate as closed, or the reverse, sends operators to the wrong place."""
     limit = Limit("maps", "3/second", "100/minute", concurrency=3, cost_max=3)
     sizing, ask = size_limit(limit.definition), PermitRequest("maps", "maps", cost)
     for _ in range(used):
@@ -146,13 +148,13 @@ def test_people_are_told_what_a_worker_would_be_told(level: Level, used: int, co
     found = closed_by_limit(ask, limit.definition, seen(limit, level))
     assert (found is None) == isinstance(verdict, Granted)
     if found is not None and found.wait_us is not None:
-        # A worker may be sent to the end of the queue; it never comes earlier.
+        # A worker may be sent to the end of the queue; it is never admitted earlier.
         assert isinstance(verdict, Wait)
         assert found.wait_us <= verdict.wait_us
 
 
 def test_a_tenants_caps_are_called_its_own() -> None:
-    """Nobody has written a limit named tenant:acme."""
+    """The user never defined a limit named tenant:acme."""
     assert limit_label(PermitRequest("tenant:acme", "tenant:acme")) == ("tenant", "acme")
     assert limit_label(PermitRequest("tenant:acme", "tenant:{tenant}")) == ("limit", "tenant:acme")
     assert undefined_limit(PermitRequest("tenant:acme", "tenant:acme")).what == "tenant"
@@ -197,12 +199,12 @@ def test_a_later_window_that_is_spent_as_well_is_passed_over() -> None:
 
 @pytest.mark.parametrize("accounts", [[], [account(24)], [account(24, held=1)]])
 def test_a_budget_with_something_left_keeps_nobody_waiting(accounts: list[BudgetWindow]) -> None:
-    """What is held may be held for the very job that asks."""
+    """Held money may be held for the very job that is being explained."""
     assert closed_by_budget(CHARGE, [DAY], accounts, NOW) is None
 
 
 def test_where_waiting_does_not_help_a_budget_is_no_reason_to_wait() -> None:
-    """The job starts and fails: it must not be said to wait until tomorrow."""
+    """The job starts and fails, so it must not be reported as waiting until tomorrow."""
     failing = Budget("spend", usd=25, every="day", over="fail").definition
     assert closed_by_budget(CHARGE, [failing], [account(25)], NOW) is None
 
@@ -214,7 +216,7 @@ def test_a_budget_that_nobody_has_defined_needs_somebody() -> None:
     assert "leaseway budgets set 'spend:{tenant}'" in str(found.advice)
 
 
-# -- which one ------------------------------------------------------------------------------------------------------
+# -- which reason is reported ---------------------------------------------------------------------------------------
 
 
 def test_what_does_not_end_by_itself_comes_before_what_lasts_long() -> None:

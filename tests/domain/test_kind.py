@@ -1,4 +1,4 @@
-"""A kind of job: its arguments are checked when they are submitted and again when they are read."""
+"""A kind of job: its arguments are validated when they are submitted and again when they are read."""
 
 import dataclasses
 import enum
@@ -33,7 +33,7 @@ def kind(function: Callable[..., Any], name: str = "geocode") -> Kind:
 async def geocode(ctx: object, address: str, precision: int = 3, *, tags: list[str] | None = None) -> None: ...
 
 
-# -- arguments that do not fit ------------------------------------------------------------------------------
+# -- invalid arguments ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ async def geocode(ctx: object, address: str, precision: int = 3, *, tags: list[s
     ],
 )
 def test_an_argument_that_does_not_fit_is_refused_by_name(arguments: dict[str, object], message: str) -> None:
-    """When it is submitted, by the person who wrote it; not at night, in a worker."""
+    """The caller that wrote the argument must get the error at submission, not a worker at night."""
     with pytest.raises(BadValue, match=message):
         kind(geocode).encode(arguments)
 
 
 def test_the_name_of_an_argument_is_told_as_it_is_written() -> None:
-    """Whatever words the name consists of: the message is made from another message."""
+    """The message is derived from another message, so any word in the name must survive."""
 
     def function(field_id: int, ObjectName: int = 1) -> None: ...
 
@@ -65,7 +65,7 @@ def test_the_name_of_an_argument_is_told_as_it_is_written() -> None:
 
 
 def test_the_value_of_an_argument_does_not_confuse_the_message() -> None:
-    """A value may contain the very words that separate the problem from its place."""
+    """A value may contain the very words that separate the problem from its location."""
 
     def function(colour: Literal["red", "blue"]) -> None: ...
 
@@ -74,7 +74,7 @@ def test_the_value_of_an_argument_does_not_confuse_the_message() -> None:
 
 
 def test_an_argument_that_is_not_json_is_refused_by_name() -> None:
-    """The payload's own rules hold for arguments."""
+    """The rules for payloads apply to arguments."""
     with pytest.raises(BadValue, match=r"geocode.precision: is nan"):
         kind(geocode).encode({"address": "x", "precision": float("nan")})
 
@@ -85,13 +85,13 @@ def test_an_argument_that_is_not_json_is_refused_by_name() -> None:
     ids=ascii,
 )
 def test_text_that_is_no_payload_is_refused(text: str) -> None:
-    """The command line hands over text as it was typed; every problem with it is the user's to read."""
+    """The command line passes text as it was typed, so the user reads every error about it."""
     with pytest.raises(BadValue, match="geocode"):
         kind(geocode).check(text)
 
 
 def test_text_nested_without_end_is_refused() -> None:
-    """A few kilobytes of brackets must not kill the process."""
+    """A few kilobytes of brackets must not crash the process."""
 
     def function(value: Any) -> None: ...
 
@@ -100,7 +100,7 @@ def test_text_nested_without_end_is_refused() -> None:
 
 
 def test_a_payload_of_another_day_is_refused_by_name() -> None:
-    """The function changed since the job was submitted: the worker must fail the job, and tell why."""
+    """The function changed after the job was submitted, so the worker must fail the job and report why."""
     with pytest.raises((LeasewayError, msgspec.DecodeError), match="precision"):
         kind(geocode).decode('{"address":"x","precision":"three"}')
 
@@ -115,14 +115,14 @@ def with_positional(a: int, /) -> None: ...
 
 @pytest.mark.parametrize("function", [with_args, with_kwargs, with_positional])
 def test_arguments_without_a_fixed_name_are_refused(function: Callable[..., Any]) -> None:
-    """A payload is a JSON object: every argument needs a name in it."""
+    """A payload is a JSON object, so every argument needs a name in it."""
     with pytest.raises(UsageError, match="has no fixed name"):
         kind(function)
 
 
 @pytest.mark.parametrize("name", sorted(SUBMIT_OPTIONS))
 def test_arguments_named_like_an_option_of_submit_are_refused(name: str) -> None:
-    """`submit(key=…)` could not tell them apart."""
+    """`submit(key=…)` could not tell the two apart."""
     namespace: dict[str, Any] = {}
     exec(f"def function({name}): ...", namespace)
     with pytest.raises(UsageError, match=f"parameter '{name}' is also an option"):
@@ -137,13 +137,13 @@ def private(__a: int = 1) -> None: ...
 
 @pytest.mark.parametrize("function", [unknown_name, broken_text, two_objects, private], ids=lambda f: f.__name__)
 def test_a_signature_that_cannot_be_read_is_refused_when_it_is_registered(function: Callable[..., Any]) -> None:
-    """In our own words, with the name of the job: the traceback would point into a library."""
+    """The message must name the job; a traceback would point into a library."""
     with pytest.raises(UsageError, match="job geocode"):
         kind(function)
 
 
 def test_a_type_that_json_cannot_fill_is_refused_when_it_is_registered() -> None:
-    """Otherwise no submission could ever succeed, and nobody would know before the first."""
+    """Otherwise every submission would fail, which shows only at the first one."""
 
     def function(a: complex) -> None: ...
 
@@ -157,11 +157,11 @@ def test_callables_that_are_no_functions_are_refused_or_work() -> None:
         kind(min)
 
 
-# -- what works ---------------------------------------------------------------------------------------------
+# -- valid arguments ------------------------------------------------------------------------------------------------
 
 
 def test_arguments_come_back_as_they_were_meant() -> None:
-    """With their types: the function gets what its signature promises."""
+    """The function must get the types that its signature declares."""
 
     def function(  # type: ignore[no-untyped-def]
         when: datetime,
@@ -193,7 +193,7 @@ def test_arguments_come_back_as_they_were_meant() -> None:
 
 
 def test_defaults_are_those_of_the_day_it_runs() -> None:
-    """An argument that was not given is not stored, and not passed."""
+    """An omitted argument is neither stored nor passed, so a changed default applies."""
     this = kind(geocode)
     assert this.encode({"address": "x"}) == '{"address":"x"}'
     assert this.decode('{"address":"x"}') == {"address": "x"}
@@ -201,7 +201,7 @@ def test_defaults_are_those_of_the_day_it_runs() -> None:
 
 
 def test_the_context_is_not_an_argument() -> None:
-    """It comes from the worker, whatever its annotation."""
+    """The worker passes the context, whatever its annotation."""
     this = kind(geocode)
     assert (this.takes_context, this.takes_nothing, this.is_async) == (True, False, True)
     with pytest.raises(BadValue, match="unknown argument ctx"):
@@ -218,7 +218,7 @@ def test_the_context_is_not_an_argument() -> None:
 
 
 def test_a_fingerprint_tells_kinds_and_arguments_apart() -> None:
-    """And nothing else: the order in which arguments were given does not matter."""
+    """Only kind and arguments count; the order of the arguments must not matter."""
     this, other = kind(geocode), kind(geocode, "other")
     one = this.encode({"address": "x", "precision": 1})
     same = this.encode({"precision": 1, "address": "x"})
@@ -231,18 +231,18 @@ def test_a_fingerprint_tells_kinds_and_arguments_apart() -> None:
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\0", "a" * 201, "\ud800", "a\u200bb", 7, None, b"a"], ids=ascii)
 def test_a_name_that_cannot_be_shown_is_refused(name: object) -> None:
-    """Names stand in logs, addresses and screens."""
+    """Names are shown in logs, URLs and the dashboard."""
     with pytest.raises(BadValue, match="queue"):
         check_name("queue", name)
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 200, "geo code", "Łódź/北京:1"])
 def test_a_name_may_be_any_printable_text(name: str) -> None:
-    """Also not in English."""
+    """Names in other languages and scripts must work."""
     assert check_name("queue", name) == name
 
 
 def test_a_kind_with_an_impossible_name_is_refused() -> None:
-    """At registration."""
+    """The error must appear at registration."""
     with pytest.raises(BadValue, match="name"):
         kind(geocode, "")

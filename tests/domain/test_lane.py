@@ -1,4 +1,4 @@
-"""A claim is divided by weight, completely, and never beyond what a lane has or its gate lets out."""
+"""A claim is divided by weight and completely, never beyond what a lane has or its gate admits."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ counts = st.integers(-5, 2_000)
 
 @given(counts, lanes)
 def test_no_lane_gets_more_than_it_has_nor_is_named_for_nothing(count: int, ready: dict[int, int]) -> None:
-    """A store takes the shares as they are: too much would lease what is not there."""
+    """A store uses the shares unchanged, so a share that is too large would ask for jobs that do not exist."""
     assert all(0 < given <= ready[lane] for lane, given in share(count, ready).items())
 
 
@@ -25,7 +25,7 @@ def test_nothing_is_left_over_while_there_is_work(count: int, ready: dict[int, i
 
 @given(counts, lanes)
 def test_a_lane_that_wants_more_gets_as_much_as_any_other(count: int, ready: dict[int, int]) -> None:
-    """But for one job, which cannot be divided; and that goes to who stands further in front."""
+    """Shares may differ by one job, which cannot be divided and goes to the lane further in front."""
     shares = dict.fromkeys(ready, 0) | share(count, ready)
     hungry = [lane for lane in ready if shares[lane] < ready[lane]]
     most = max(shares.values(), default=0)
@@ -35,20 +35,20 @@ def test_a_lane_that_wants_more_gets_as_much_as_any_other(count: int, ready: dic
 
 @given(counts, lanes)
 def test_shares_keep_the_order_of_the_lanes(count: int, ready: dict[int, int]) -> None:
-    """Who waited longest is served first."""
+    """The lane that waited longest must be served first."""
     shares = share(count, ready)
     assert list(shares) == [lane for lane in ready if lane in shares]
 
 
 def test_what_a_small_lane_leaves_goes_to_the_others() -> None:
-    """An example, for people."""
+    """A readable example."""
     assert share(7, {3: 1, 1: 10, 2: 10}) == {3: 1, 1: 3, 2: 3}
     assert share(2, {3: 1, 1: 10, 2: 10}) == {3: 1, 1: 1}
     assert share(0, {1: 10}) == share(-1, {1: 10}) == share(5, {}) == share(5, {1: 0}) == {}
 
 
 def test_a_huge_claim_is_divided_at_once() -> None:
-    """The number of rounds depends on the lanes, not on the jobs."""
+    """The number of rounds must depend on the lanes, not on the jobs."""
     assert share(10**12, {1: 10**12, 2: 10**12}) == {1: 5 * 10**11, 2: 5 * 10**11}
 
 
@@ -61,7 +61,7 @@ weighted = st.dictionaries(
 def test_weights_leave_nothing_over_and_take_nothing_that_is_not_there(
     count: int, lanes: dict[int, tuple[int, int]]
 ) -> None:
-    """The two promises above hold for every weight."""
+    """The two properties above must hold for every weight."""
     ready = {lane: most for lane, (most, _) in lanes.items()}
     shares = share(count, ready, {lane: weight for lane, (_, weight) in lanes.items()})
     assert all(0 < given <= ready[lane] for lane, given in shares.items())
@@ -69,7 +69,7 @@ def test_weights_leave_nothing_over_and_take_nothing_that_is_not_there(
 
 
 def test_hungry_lanes_get_portions_by_weight() -> None:
-    """Examples, for people."""
+    """Readable examples."""
     assert share(8, {1: 99, 2: 99}, {2: 3}) == {1: 2, 2: 6}
     assert share(10, {1: 99, 2: 99}, {2: 3}) == {1: 3, 2: 7}
     assert share(8, {1: 1, 2: 99, 3: 99}, {1: 1, 2: 2, 3: 5}) == {1: 1, 2: 2, 3: 5}
@@ -85,7 +85,7 @@ def turn(lane: int, ready: int, gate: Gate | None = None, weight: int = 1) -> La
 
 
 def test_a_gate_lets_out_what_is_admitted_to_the_lanes_in_front() -> None:
-    """Several lanes behind one gate together never get more."""
+    """Several lanes behind one gate must not get more than it admits in total."""
     turns = [turn(1, 5, MAPS), turn(2, 5), turn(3, 5, MAPS), turn(4, 5, MAIL)]
     assert usable(turns, {MAPS: 7}) == {1: 5, 2: 5, 3: 2, 4: 0}
     assert divide_claim(99, turns, {MAPS: 7}) == {1: 5, 2: 5, 3: 2}
@@ -93,12 +93,12 @@ def test_a_gate_lets_out_what_is_admitted_to_the_lanes_in_front() -> None:
 
 
 def test_only_what_is_admitted_counts() -> None:
-    """A gate that is named with nothing is a closed one."""
+    """A gate with zero admitted jobs is closed."""
     assert admits_by_gate([Admit(MAPS, 2), Admit(MAIL, 0), Admit(MAPS, 3), Admit(MAIL, -1)]) == {MAPS: 5}
 
 
 def test_a_heavy_lane_moves_slowly() -> None:
-    """And even the heaviest moves: a lane that stood still would be served for ever."""
+    """Even the heaviest lane must move, because a lane that never moves would be served forever."""
     assert turn(1, 5).moved(2) == 2 * SCALE
     assert turn(1, 5, weight=3).moved(2) == 2 * SCALE // 3
     assert turn(1, 5, weight=WEIGHT_MAX).moved(1) > 0

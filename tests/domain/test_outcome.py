@@ -1,4 +1,4 @@
-"""What becomes of an attempt: the one place where "retry or fail" is decided."""
+"""What follows an attempt: the only place that decides between retry and failure."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -53,20 +53,20 @@ def decided(outcome: Outcome, attempts: int = 1, chance: float = 0.0) -> Settlem
 
 
 def test_the_last_attempt_that_fails_is_not_retried() -> None:
-    """attempts_max is a promise to whoever pays for the calls."""
+    """attempts_max limits the cost of a job, so it must never be exceeded."""
     settlement = decided(Failed(BROKEN), attempts=3)
     assert (settlement.state, settlement.failure) == (State.FAILED, BROKEN)
     assert decided(Failed(BROKEN), attempts=4).state is State.FAILED
 
 
 def test_what_will_not_help_is_not_retried() -> None:
-    """A handler that knows better spares everybody the other attempts."""
+    """A handler that knows that a retry is useless saves the other attempts."""
     settlement = decided(Failed(BROKEN, may_retry=False), attempts=1)
     assert (settlement.state, settlement.failure) == (State.FAILED, BROKEN)
 
 
 def test_a_failure_with_attempts_left_waits_longer_each_time() -> None:
-    """And keeps its attempt: this one was the job's own."""
+    """The attempt is used, because the failure was the job's own."""
     first, second = decided(Failed(BROKEN), attempts=1), decided(Failed(BROKEN), attempts=2)
     assert (first.state, first.failure, first.gives_back) == (State.PENDING, BROKEN, False)
     assert (first.delay_us, second.delay_us, first.run_at) == (2 * SECOND_US, 4 * SECOND_US, None)
@@ -77,19 +77,19 @@ def test_a_failure_with_attempts_left_waits_longer_each_time() -> None:
 def test_a_failed_attempt_is_retried_if_and_only_if_attempts_are_left(
     attempts: int, attempts_max: int, may_retry: bool
 ) -> None:
-    """The rule itself."""
+    """This is the rule itself, for any input."""
     settlement = decide(lease(attempts, attempts_max), Failed(BROKEN, may_retry), BACKOFF, 0)
     assert settlement is not None
     assert (settlement.state is State.PENDING) == (may_retry and attempts < attempts_max)
 
 
 def test_a_lost_lease_writes_nothing() -> None:
-    """Whatever we would write is refused."""
+    """The store would refuse the write, because another worker holds the lease."""
     assert decide(lease(), Abandoned(), BACKOFF, 0) is None
 
 
 def test_a_result_brings_its_children() -> None:
-    """Both are written together."""
+    """Result and children must be written in one transaction."""
     child = NewJob(id=JobId("child"), kind="kind", payload="{}")
     settlement = decided(Done('"well"', (child,)))
     assert (settlement.state, settlement.result) == (State.DONE, '"well"')
@@ -98,20 +98,20 @@ def test_a_result_brings_its_children() -> None:
 
 @pytest.mark.parametrize("outcome", [Snoozed(None, 5), Snoozed(9, 0), Released()], ids=str)
 def test_waiting_is_never_an_attempt(outcome: Outcome) -> None:
-    """Also on the last one: a job that waited a hundred times has not failed once."""
+    """This includes the last attempt: a job that waited a hundred times has not failed once."""
     settlement = decided(outcome, attempts=3)
     assert (settlement.state, settlement.gives_back, settlement.failure) == (State.PENDING, True, None)
 
 
 def test_a_snooze_keeps_its_time() -> None:
-    """An instant stays an instant and a duration a duration: only the store knows now."""
+    """An instant must stay an instant and a duration a duration, because only the store knows the current time."""
     at, after = decided(Snoozed(9, 0)), decided(Snoozed(None, 5))
     assert (at.run_at, after.run_at, after.delay_us) == (9, None, 5)
     assert decided(Released()).delay_us == 0
 
 
 def test_a_cancelled_job_is_neither_failed_nor_retried() -> None:
-    """It did what it was asked to."""
+    """The job did what it was asked to do."""
     settlement = decided(Cancelled())
     assert (settlement.state, settlement.failure, settlement.gives_back) == (State.CANCELLED, None, False)
 
@@ -122,13 +122,13 @@ def test_a_cancelled_job_is_neither_failed_nor_retried() -> None:
     ids=str,
 )
 def test_a_snooze_without_a_sensible_time_is_refused(until: datetime | timedelta | float) -> None:
-    """Inside the handler that wrote it, not in the store."""
+    """The error must appear inside the handler, not in the store."""
     with pytest.raises(BadValue, match="until"):
         Snooze(until)
 
 
 def test_a_snooze_in_words_of_either_kind() -> None:
-    """A point in time, or a duration."""
+    """A snooze takes an instant or a duration."""
     assert snooze_time(datetime(2030, 1, 1, tzinfo=UTC)) == (1_893_456_000 * SECOND_US, 0)
     assert snooze_time(timedelta(minutes=1)) == snooze_time(60) == snooze_time(60.0) == (None, 60 * SECOND_US)
     assert snooze_time(0) == (None, 0)
@@ -146,5 +146,5 @@ def test_a_snooze_is_exact_to_the_microsecond(until: datetime) -> None:
 
 @given(st.integers(0, 10 * 366 * 86_400 * SECOND_US - 1))
 def test_a_duration_is_exact_to_the_microsecond(duration_us: int) -> None:
-    """The same for a timedelta."""
+    """The same holds for a timedelta."""
     assert snooze_time(timedelta(microseconds=duration_us)) == (None, duration_us)

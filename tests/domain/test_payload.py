@@ -1,4 +1,4 @@
-"""JSON and nothing but JSON: what is accepted comes back, and what would not is refused by name."""
+"""Payloads are strict JSON: an accepted value is read back unchanged, and any other value is refused by name."""
 
 import dataclasses
 import enum
@@ -57,44 +57,44 @@ def endless() -> list[Any]:
 def test_a_number_that_json_cannot_express_is_refused(
     number: float, wrap: Callable[[float], object], name: str
 ) -> None:
-    """The encoder writes null, and a reader would get nothing where a number was sent."""
+    """The encoder writes null, so a reader would get nothing instead of a number."""
     with pytest.raises(BadValue, match="JSON cannot represent") as refusal:
         encode(wrap(number), "field")
     assert str(refusal.value).startswith(name)
 
 
 def test_a_number_hidden_in_an_enum_is_refused() -> None:
-    """The encoder looks inside, so the refusal must look inside too."""
+    """The encoder looks inside the enum, so the check must do the same."""
     with pytest.raises(BadValue):
         encode({"a": Odd.NAN}, "field")
 
 
 def test_null_itself_is_welcome() -> None:
-    """The sign for a careful look is no crime."""
+    """The fast check looks for null as a sign of an invalid number and must not refuse a real null."""
     assert encode({"a": None, "b": [None, 1.5, "null"]}, "field") == '{"a":null,"b":[null,1.5,"null"]}'
 
 
 @pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, ["a\ud83d"]], ids=ascii)
 def test_half_a_character_is_refused(value: object) -> None:
-    """No other language could read it."""
+    """Programs in other languages could not read a lone surrogate."""
     with pytest.raises(BadValue, match="surrogate"):
         encode(value, "field")
 
 
 @pytest.mark.parametrize("value", ["\0", {"a": ["x\0y"]}, {"a\0": 1}], ids=ascii)
 def test_nul_is_refused(value: object) -> None:
-    """PostgreSQL cannot keep it, and what is accepted on a laptop must be accepted everywhere."""
+    """PostgreSQL cannot store it, and a value that is accepted on a laptop must be accepted everywhere."""
     with pytest.raises(BadValue, match="NUL"):
         encode(value, "field")
 
 
 def test_the_letters_of_nul_are_welcome() -> None:
-    """A backslash, a u and four zeros are six characters like others."""
+    """A backslash, a u and four zeros are six ordinary characters."""
     assert json.loads(encode("\\u0000", "field")) == "\\u0000"
 
 
 def test_nesting_has_an_end() -> None:
-    """A parser with less stack than ours must be able to read it."""
+    """A parser with a smaller stack must be able to read the payload."""
     assert json.loads(encode(nested(DEPTH_MAX), "field")) == nested(DEPTH_MAX)
     for value in (nested(DEPTH_MAX + 1), nested(5_000), endless()):
         with pytest.raises(BadValue, match=f"nested deeper than {DEPTH_MAX}"):
@@ -102,7 +102,7 @@ def test_nesting_has_an_end() -> None:
 
 
 def test_brackets_in_text_are_no_nesting() -> None:
-    """Many of them are the sign for a careful look, no more."""
+    """Many brackets only trigger the exact check and must not cause a refusal."""
     text = '[{"\\' * DEPTH_MAX
     assert json.loads(encode([text] * 3, "field")) == [text] * 3
     wide: list[list[int]] = [[] for _ in range(10 * DEPTH_MAX)]
@@ -110,7 +110,7 @@ def test_brackets_in_text_are_no_nesting() -> None:
 
 
 def test_size_is_counted_in_bytes() -> None:
-    """Two quotes and the rest: exactly the limit is welcome, in ASCII and beyond."""
+    """Exactly the limit must be accepted, including the two quotes, for ASCII and other text."""
     assert len(encode("a" * (BYTES_MAX - 2), "field")) == BYTES_MAX
     assert len(encode("é" * (BYTES_MAX // 2 - 1), "field").encode()) == BYTES_MAX
     for value in ("a" * (BYTES_MAX - 1), "é" * (BYTES_MAX // 2)):
@@ -122,7 +122,7 @@ def test_size_is_counted_in_bytes() -> None:
     "value", [object(), {1: "a"}, {None: 1}, {(1, 2): 3}, 1j, [{2.5: 1}]], ids=lambda v: type(v).__name__
 )
 def test_what_json_has_no_word_for_is_refused(value: object) -> None:
-    """Nothing is turned into text silently, and nothing is pickled."""
+    """No value may be converted to text silently, and nothing may be pickled."""
     with pytest.raises(BadValue, match="field: cannot be written as JSON"):
         encode(value, "field")
 
@@ -147,7 +147,7 @@ values = st.recursive(
 
 @given(values)
 def test_what_is_accepted_comes_back(value: object) -> None:
-    """With any reader of JSON, not only ours."""
+    """Any JSON parser must read the same value, not only this one."""
     assert json.loads(encode(value, "field")) == value
 
 
@@ -155,7 +155,7 @@ def test_what_is_accepted_comes_back(value: object) -> None:
     st.recursive(st.floats() | st.text() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )
 def test_everything_is_either_kept_or_refused(value: object) -> None:
-    """No third way: no other exception, and no value that comes back as another."""
+    """Other exceptions and values that change on the way must not occur."""
     try:
         text = encode(value, "field")
     except BadValue:

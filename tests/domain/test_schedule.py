@@ -1,4 +1,4 @@
-"""Cron schedules: the right instants, through both changes of the clocks, and only the missed ones that count."""
+"""Cron schedules: correct instants through both clock changes, and the configured handling of missed fires."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -37,12 +37,12 @@ def at(text: str, tz: str = "UTC", fold: int = 0) -> Instant:
 
 
 def told(instants: Iterator[Instant] | list[Instant], tz: str, count: int | None = None) -> list[str]:
-    """Instants as the clock on the wall shows them, with the offset from UTC."""
+    """Instants as local time with the offset from UTC."""
     local = (datetime.fromtimestamp(instant / SECOND_US, ZoneInfo(tz)) for instant in islice(instants, count))
     return [f"{moment:%m-%d %H:%M%z}" for moment in local]
 
 
-# -- what cannot be computed --------------------------------------------------------------------------------
+# -- invalid schedules ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def told(instants: Iterator[Instant] | list[Instant], tz: str, count: int | None
     ["", "* * * *", "* * * * * * *", "61 * * * *", "* 24 * * *", "a * * * *", "*/0 * * * *", "@daily", "5-1 * * * *"],
 )
 def test_what_is_no_cron_expression_is_refused_by_name(cron: str) -> None:
-    """When the program starts, not when the first fire is due."""
+    """The error must appear when the program starts, not when the first fire is due."""
     with pytest.raises(BadValue, match="cron nightly"):
         check_schedule(schedule(cron))
 
@@ -67,27 +67,27 @@ def test_a_day_that_never_comes_is_refused_or_is_found(cron: str) -> None:
 
 @pytest.mark.parametrize("tz", ["", "Nowhere/Land", "../../etc/passwd", "/etc/localtime", "America", "a\0b"], ids=ascii)
 def test_what_is_no_time_zone_is_refused_by_name(tz: str) -> None:
-    """And nothing outside the time zone database is opened."""
+    """The name is also a path, so no file outside the time zone database may be opened."""
     with pytest.raises(BadValue, match="cron nightly: tz"):
         check_schedule(schedule("0 3 * * *", tz))
 
 
 def test_a_sensible_schedule_is_accepted() -> None:
-    """Also with names of months and days."""
+    """Names of months and days must work, too."""
     check_schedule(schedule("*/5 9-17 * JAN-DEC MON-FRI", "Europe/Berlin"))
 
 
-# -- the change of the clocks -------------------------------------------------------------------------------
+# -- clock changes --------------------------------------------------------------------------------------------------
 
 
 def test_a_time_that_is_skipped_in_spring_fires_once_right_after() -> None:
-    """02:30 does not exist on that night; the job must run all the same."""
+    """02:30 does not exist in that night, and the job must still run."""
     nights = fires_after(schedule("30 2 * * *", "Europe/Berlin"), at("2024-03-30 12:00", "Europe/Berlin"))
     assert told(nights, "Europe/Berlin", 3) == ["03-31 03:00+0200", "04-01 02:30+0200", "04-02 02:30+0200"]
 
 
 def test_a_time_that_comes_twice_in_autumn_fires_once() -> None:
-    """02:30 exists twice on that night; the bill must be sent once."""
+    """02:30 exists twice in that night, and the job must run once."""
     nights = fires_after(schedule("30 2 * * *", "Europe/Berlin"), at("2024-10-26 12:00", "Europe/Berlin"))
     assert told(nights, "Europe/Berlin", 3) == ["10-27 02:30+0200", "10-28 02:30+0100", "10-29 02:30+0100"]
 
@@ -110,7 +110,7 @@ def test_in_the_repeated_hour_the_next_fire_is_not_in_the_past() -> None:
 
 
 def test_in_the_repeated_hour_the_fire_of_the_first_pass_is_not_forgotten() -> None:
-    """No worker ran from 02:25 on; the one that starts at the second 02:10 finds the fire that was missed."""
+    """No worker ran from 02:25 on; one that starts at the second 02:10 must find the missed fire."""
     nightly = schedule("30 2 * * *", "Europe/Berlin")
     seen = at("2024-10-27 02:25", "Europe/Berlin")
     now = at("2024-10-27 02:10", "Europe/Berlin", fold=1)
@@ -137,7 +137,7 @@ BERLIN = schedule("30 2 * * *", "Europe/Berlin")
 @example(BERLIN, at("2024-10-27 02:10", "Europe/Berlin", fold=1))
 @example(BERLIN, at("2024-03-31 03:00", "Europe/Berlin"))
 def test_fires_after_an_instant_come_after_it_in_order(cron: Schedule, after: Instant) -> None:
-    """To the microsecond: a fire that is handed out twice is a job that runs twice."""
+    """This must hold to the microsecond, because a fire that is returned twice is a job that runs twice."""
     fires = list(islice(fires_after(cron, after), 5))
     assert len(fires) == 5
     assert all(a < b for a, b in pairwise([after, *fires]))
@@ -147,7 +147,7 @@ def test_fires_after_an_instant_come_after_it_in_order(cron: Schedule, after: In
 @example(BERLIN, at("2024-10-27 02:10", "Europe/Berlin", fold=1))
 @example(BERLIN, at("2024-03-31 03:00", "Europe/Berlin"))
 def test_fires_before_an_instant_come_before_it_newest_first(cron: Schedule, until: Instant) -> None:
-    """The instant itself included."""
+    """The instant itself is included."""
     fires = list(islice(fires_before(cron, until), 5))
     assert len(fires) == 5
     assert fires[0] <= until
@@ -159,7 +159,7 @@ def test_fires_before_an_instant_come_before_it_newest_first(cron: Schedule, unt
 @example(BERLIN, at("2024-10-27 01:30", "Europe/Berlin"))
 @example(BERLIN, at("2024-03-31 03:00", "Europe/Berlin"))
 def test_the_past_is_what_the_future_was(cron: Schedule, now: Instant) -> None:
-    """Looking back finds exactly the fires that looking ahead had announced, none missing, none besides."""
+    """Searching backwards must find exactly the fires that searching forwards returned."""
     begin = now - 3 * DAY_US
     announced = list(takewhile(lambda fire: fire <= now, fires_after(cron, begin)))
     found = list(takewhile(lambda fire: fire > begin, fires_before(cron, now)))
@@ -174,7 +174,7 @@ NOON = at("2024-06-01 12:00")
 
 @pytest.mark.parametrize("missed", list(Missed))
 def test_a_fire_happens_once(missed: Missed) -> None:
-    """Up to `seen` all was handled, the instant itself included; and none comes before its time."""
+    """All fires up to and including `seen` were handled, and no fire may come before its time."""
     cron = EVERY_MINUTE[missed]
     assert due_fires(cron, NOON - 1, NOON) == [NOON]
     assert due_fires(cron, NOON, NOON) == []
@@ -184,17 +184,17 @@ def test_a_fire_happens_once(missed: Missed) -> None:
 
 @pytest.mark.parametrize("missed", list(Missed))
 def test_a_clock_that_was_set_back_fires_nothing(missed: Missed) -> None:
-    """`seen` lies in the future then; whatever is due was handled."""
+    """In this case `seen` lies in the future, so every due fire was already handled."""
     assert due_fires(EVERY_MINUTE[missed], NOON + DAY_US, NOON) == []
 
 
 def test_latest_makes_up_for_the_newest_only() -> None:
-    """One report after a weekend, not three."""
+    """After a weekend, users want one report, not three."""
     assert due_fires(EVERY_MINUTE[Missed.LATEST], NOON - DAY_US, NOON + 1) == [NOON]
 
 
 def test_all_makes_up_for_the_newest_hundred_oldest_first() -> None:
-    """Bounded: a schedule of every minute after a month of silence must not flood the store."""
+    """A schedule that fires every minute must not flood the store after a month of downtime."""
     few = due_fires(EVERY_MINUTE[Missed.ALL], NOON - 3 * MINUTE_US, NOON)
     assert few == [NOON - 2 * MINUTE_US, NOON - MINUTE_US, NOON]
     many = due_fires(EVERY_MINUTE[Missed.ALL], NOON - DAY_US, NOON)
@@ -202,7 +202,7 @@ def test_all_makes_up_for_the_newest_hundred_oldest_first() -> None:
 
 
 def test_skip_drops_what_is_late() -> None:
-    """By a minute at most, so that a slow tick is not a missed fire."""
+    """A delay of up to a minute is tolerated, so that a slow tick is not a missed fire."""
     hourly = schedule("0 * * * *", missed=Missed.SKIP)
     assert due_fires(hourly, NOON - 1, NOON + LATE_US_MAX) == [NOON]
     assert due_fires(hourly, NOON - 1, NOON + LATE_US_MAX + 1) == []
@@ -211,7 +211,7 @@ def test_skip_drops_what_is_late() -> None:
 
 @given(st.sampled_from(Missed), st.sampled_from(CRONS), instants, st.integers(0, 3 * DAY_US))
 def test_what_is_due_lies_between_seen_and_now(missed: Missed, cron: str, seen: Instant, passed_us: int) -> None:
-    """Oldest first, each once, never more than the bound; and if nothing was dropped, nothing is left out."""
+    """Fires must come oldest first, each once and bounded in number; if none was dropped, none may be missing."""
     this = schedule(cron, missed=missed)
     now = seen + passed_us
     due = due_fires(this, seen, now)

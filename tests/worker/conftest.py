@@ -1,4 +1,4 @@
-"""An app with its store in memory, and again with its store in a file."""
+"""An app with its store in memory, and the same app with its store in SQLite."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +21,6 @@ async def app(url: str) -> AsyncIterator[App]:
 
 @pytest.fixture
 async def file_app(tmp_path: Path) -> AsyncIterator[App]:
-    """For what can only be done to a file."""
+    """For tests that manipulate the database file."""
     async with App(f"sqlite:///{tmp_path}/work.db") as app:
         yield app

@@ -1,4 +1,4 @@
-"""How these tests look at jobs."""
+"""Shared functions that read jobs in these tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ from leaseway import App, Job, Submitted
 T = TypeVar("T")
 
 SOON_SECONDS = 60.0
-"""Longer than anything here takes, on any machine."""
+"""Longer than any test here takes on any machine."""
 
 
 async def record(app: App, job: Submitted) -> Job:
@@ -22,19 +22,19 @@ async def record(app: App, job: Submitted) -> Job:
 
 
 async def worked(app: App, job: Submitted, **settings: Any) -> Job:
-    """The record of a job after a worker has done everything that there is."""
+    """The record of a job after a worker has finished all pending work."""
     async with asyncio.timeout(SOON_SECONDS):
         await app.run_worker(until_empty=True, **settings)
     return await record(app, job)
 
 
 async def codes(app: App, job: Submitted) -> list[tuple[int, str]]:
-    """Attempt and code of each error, oldest first."""
+    """Attempt and error code of each failure, oldest first."""
     return [(error.attempt, error.code) for error in await (await app.store()).reads.errors(job.id)]
 
 
 async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = SOON_SECONDS) -> T:
-    """What the condition answers as soon as it holds."""
+    """Poll a condition and return its value as soon as it holds."""
     async with asyncio.timeout(seconds):
         while not (answer := await condition()):  # noqa: ASYNC110 - a store has no event for every condition
             await asyncio.sleep(0.005)
@@ -43,7 +43,7 @@ async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = SOO
 
 @asynccontextmanager
 async def working(app: App, *, poll_seconds: float = 1.0, **settings: Any) -> AsyncIterator[None]:
-    """A worker beside the body, drained when the body is over."""
+    """Run a worker beside the body and drain it when the body ends."""
     worker = app.worker(**{"grace": 0, **settings})
     worker._settings = replace(worker._settings, poll_seconds=poll_seconds)
     async with asyncio.TaskGroup() as group:

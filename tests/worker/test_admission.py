@@ -1,4 +1,4 @@
-"""Limits, budgets and tenants on the way from the store to a provider."""
+"""Limits, budgets and tenant caps between the store and a provider."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -41,7 +41,9 @@ async def until_job(app: App, job: Any, holds: Callable[[Job], bool]) -> None:
 
 
 async def test_a_fleet_never_sends_more_than_the_provider_allows(app: App, api: Provider) -> None:
-    """Two workers, one limit, a provider that counts in every window: no refusal, and no attempt is used by waiting."""
+    """With two workers and one limit, a provider that counts requests in every window must never refuse one, and
+    waiting must not use an attempt.
+    """
     maps = Limit("maps", "20 per 2 s")
 
     @app.job(limits=[maps], attempts=1)
@@ -57,7 +59,7 @@ async def test_a_fleet_never_sends_more_than_the_provider_allows(app: App, api: 
 
 
 async def test_jobs_behind_a_closed_gate_cost_no_exchange(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand jobs that wait for a limit must not be claimed, given back and claimed again."""
+    """Ten thousand jobs that wait for a limit must not be claimed, released and claimed again."""
     slow = Limit("slow", "1/hour")
     ran: list[int] = []
 
@@ -104,8 +106,9 @@ async def test_jobs_behind_a_closed_gate_cost_no_exchange(app: App, monkeypatch:
 
 @pytest.mark.parametrize("rate", [FAST, "6000/minute"])
 async def test_what_is_paused_waits_and_loses_no_attempt(app: App, rate: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens of short windows are taken by the handler, those of long ones before the claim: both ways wait, and both
-    go on when somebody resumes the limit."""
+    """Permits of short windows are taken by the handler and those of long windows before the claim. Both must wait and
+    both must go on when the limit is resumed.
+    """
     monkeypatch.setattr(buckets, "PAUSED_US", SECOND_US // 20)
     maps, ran, waits = Limit("maps", rate), [], []
     limiter = app.world.limiter
@@ -176,7 +179,7 @@ async def test_a_long_retry_after_sends_the_job_back_to_its_lane(app: App, api: 
 
 
 async def test_a_job_over_the_budget_waits_for_the_window_in_which_it_fits(app: App) -> None:
-    """What is left goes to small ones; the big one has its place in the next window; no attempt is gone."""
+    """Small jobs use the rest of the budget, the large job gets a place in the next window, and no attempt is used."""
     spend = Budget("spend", usd=10, every="month")
     ran: list[float] = []
 
@@ -252,7 +255,7 @@ async def test_a_request_that_never_left_costs_nothing(app: App) -> None:
 
 
 async def test_a_request_inside_a_call_is_that_call(app: App, api: Provider) -> None:
-    """One token and one hold for one request, also when both `ctx.call()` and `ctx.http` are used."""
+    """One request must cost one permit and one hold, also when `ctx.call()` and `ctx.http` are combined."""
     spend = Budget("spend", usd=10, every="month")
 
     @app.job(limits=[Limit("maps", FAST)], budget=spend, cost_usd=2)
@@ -288,7 +291,7 @@ async def test_plain_functions_call_without_awaiting(app: App, api: Provider) ->
 async def test_an_unreachable_limiter_stops_everything_and_fails_nothing(
     app: App, api: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never open when nobody can count; and no attempt, no job and no worker is lost by it."""
+    """Without a limiter no call may start, and no attempt, job or worker may be lost."""
     limiter, failures = app._world.limiter, 5
     take = limiter.acquire
 
@@ -312,7 +315,9 @@ async def test_an_unreachable_limiter_stops_everything_and_fails_nothing(
 
 
 async def test_a_tenant_never_runs_more_at_once_than_agreed(app: App) -> None:
-    """Counted across all workers, with seats, and not by counting rows that others are changing."""
+    """The cap is counted across all workers with a concurrency limit instead of counting rows that change
+    concurrently.
+    """
     await app.set_tenant("acme", concurrency=2)
     running = most = others = 0
     are_two = asyncio.Event()
@@ -327,7 +332,7 @@ async def test_a_tenant_never_runs_more_at_once_than_agreed(app: App) -> None:
         most = max(most, running)
         if running == 2:
             are_two.set()
-        await are_two.wait()  # so many must come to be at work at once; whoever comes too many comes beside them
+        await are_two.wait()  # this many must run at the same time; any excess job would run beside them
         await asyncio.sleep(0.02)
         running -= 1
 
@@ -354,7 +359,7 @@ async def test_a_tenants_starts_are_counted_across_workers(app: App) -> None:
 
 
 async def test_limits_can_be_told_apart_by_tenant_and_argument(app: App) -> None:
-    """One customer's key is used up; the other's is not."""
+    """One customer's limit is exhausted, and the other customer's limit must not be affected."""
     per_key = Limit("maps:{account}", "1/hour")
     ran: list[str] = []
 
@@ -410,7 +415,7 @@ async def test_a_name_without_its_argument_is_refused_at_submit(app: App) -> Non
 
 
 async def test_needs_that_no_store_could_keep_are_refused_at_submit(app: App) -> None:
-    """A lane's needs are a part of a key; a database refuses long keys with words that nobody understands."""
+    """The requirements of a lane are part of a database key, and a database refuses long keys with an obscure error."""
 
     @app.job(limits=[Limit(f"{n}:{{account}}", "1/hour") for n in range(10)])
     async def fetch(ctx: Context, account: str) -> None: ...
@@ -422,7 +427,7 @@ async def test_needs_that_no_store_could_keep_are_refused_at_submit(app: App) ->
 async def test_a_worker_that_loses_the_limiter_goes_on_with_the_share_that_was_set_aside(
     app: App, api: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where the user has said so; and never with more than its part."""
+    """A worker may continue without the limiter only if the user configured a share, and only within that share."""
     limiter = app._world.limiter
     take, is_away = limiter.acquire, False
 

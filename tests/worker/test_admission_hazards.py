@@ -1,4 +1,6 @@
-"""What can go wrong between a job and a provider: lost replies, cancellation, races, and those who are never let in."""
+"""What can go wrong between a job and a provider: lost replies, cancellation, races, and calls that are never
+admitted.
+"""
 
 import asyncio
 from collections import Counter
@@ -29,13 +31,13 @@ from leaseway.worker.slots import Slots
 
 FAST = "1000/second"
 FOREVER = "1/hour"
-"""Nothing is granted within a test: every bucket begins empty."""
+"""No permit is granted within a test, because every bucket starts empty."""
 LONG = "6000/minute"
-"""Tokens that are taken before the claim, and are soon there."""
+"""Permits that are taken before the claim and are available soon."""
 
 
 class Wrapped:
-    """One of the world's parts, with a few verbs of the test's own. All else passes."""
+    """Wraps a part of the environment and overrides a few methods; all other calls pass through."""
 
     def __init__(self, part: Any, **verbs: Callable[..., Any]) -> None:
         self._part = part
@@ -55,7 +57,7 @@ def put(app: App, part: str, **verbs: Callable[..., Any]) -> None:
 
 
 def counted(app: App, part: str, *names: str) -> Counter[str]:
-    """How often these verbs are called from now on."""
+    """Count the calls of these methods from now on."""
     counts: Counter[str] = Counter()
     real = attrgetter(part)(app._world)
 
@@ -71,7 +73,7 @@ def counted(app: App, part: str, *names: str) -> Counter[str]:
 
 
 async def seats(app: App, name: str) -> int:
-    """How many the limiter believes to be taken."""
+    """The number of in-flight calls that the limiter counts."""
     _, (level,) = await app._world.limiter.levels([PermitRequest(name, name)])
     return sum(calls.count for calls in level.in_flight.values())
 
@@ -81,11 +83,11 @@ def lease_of(job: Any, **fields: Any) -> Lease:
     return Lease(**{**known, "token": Token("t"), "attempts": 1, "fence": 1, **fields})
 
 
-# -- seats -----------------------------------------------------------------------------------------------------------
+# -- concurrency limits ---------------------------------------------------------------------------------------------
 
 
 async def test_a_job_whose_budget_says_no_frees_its_tenants_seat_once(app: App) -> None:
-    """Freed twice, it would be the seat of a job that still runs, and one too many would start."""
+    """A second release would free the place of a job that still runs, and one job too many would start."""
     spend = Budget("spend", usd=1, every="month", over="fail")
     await app.set_tenant("acme", concurrency=2)
     running = most = 0
@@ -112,7 +114,7 @@ async def test_a_job_whose_budget_says_no_frees_its_tenants_seat_once(app: App) 
         assert (await app.wait(denied, 10)).last_error_code == "over_budget"
         await sit.submit_many([{}] * 4, tenant="acme")
         await eventually(lambda: truth(running == 2))
-        await asyncio.sleep(0.5)  # time enough for one too many
+        await asyncio.sleep(0.5)  # long enough for one job too many to start
         leave.set()
         await eventually(lambda: truth(running == 0))
     assert most == 2
@@ -123,7 +125,9 @@ async def truth(fact: bool) -> bool:
 
 
 async def test_a_token_that_grew_old_before_its_call_leaves_no_seat_behind(app: App) -> None:
-    """The worker would say for ever that somebody sits there, and the limit would close for everybody."""
+    """Otherwise the worker would report this call as in flight forever, and the limit would stay closed for all
+    workers.
+    """
     maps = Limit("maps", LONG, concurrency=2, lease=0.5, delay=0.1)
 
     @app.job(limits=[maps])
@@ -142,7 +146,7 @@ async def test_a_token_that_grew_old_before_its_call_leaves_no_seat_behind(app: 
 
 @pytest.mark.parametrize("calls", [False, True])
 async def test_a_worker_that_leaves_leaves_no_seat_and_no_token_behind(app: App, calls: bool) -> None:
-    """The next worker would wait for half a minute at every deployment."""
+    """Otherwise the next worker would wait for half a minute after every deployment."""
     await app.set_tenant("acme", concurrency=1)
     maps = Limit("maps", concurrency=1)
     started = asyncio.Event()
@@ -164,7 +168,9 @@ async def test_a_worker_that_leaves_leaves_no_seat_and_no_token_behind(app: App,
 
 
 async def test_a_lease_that_the_keeper_gave_back_frees_what_admitted_it(app: App) -> None:
-    """Its reply came late. Nobody runs it, and nobody else knows of the seat that was taken for it."""
+    """The reply came late, so no worker runs the job, and only this worker can release the in-flight call that was
+    reserved for it.
+    """
     ended: list[Attempt] = []
     settlements = Settlements(WorkerId("w"), app._world, {}, WorkerSettings(), ended.append)
     slots = Slots(app._world, {}, cast(Any, None), settlements, 1)
@@ -177,7 +183,7 @@ async def test_a_lease_that_the_keeper_gave_back_frees_what_admitted_it(app: App
 
 
 async def test_calls_of_different_weight_share_the_seats_of_one_limit(app: App) -> None:
-    """The second word would replace the first, and the limiter would believe that one call is under way, not two."""
+    """If the second report replaced the first, the limiter would count one call in flight instead of two."""
     maps = Limit("maps", FAST, concurrency=3, cost_max=5)
     both, leave = asyncio.Barrier(3), asyncio.Event()
 
@@ -207,7 +213,7 @@ async def test_calls_of_different_weight_share_the_seats_of_one_limit(app: App) 
 
 
 async def test_seats_of_many_limits_are_all_kept(app: App) -> None:
-    """More names than one call to the limiter takes: none of them may be dropped without a word."""
+    """There are more names than fit into one call to the limiter, and none of them may be dropped silently."""
     maps = Limit("maps:{n}", concurrency=1)
     together, leave = asyncio.Barrier(31), asyncio.Event()
 
@@ -237,7 +243,7 @@ async def test_seats_of_many_limits_are_all_kept(app: App) -> None:
 
 
 async def test_a_word_about_seats_does_not_take_back_one_that_is_just_granted(app: App) -> None:
-    """It was counted before the grant and arrives after it: the limiter would give the same seat away twice."""
+    """The report was built before the grant and arrives after it; the limiter would grant the same place twice."""
     maps = Limit("maps", concurrency=5).definition
     ask = (PermitRequest("maps", "maps"),)
     on_its_way, arrives = asyncio.Event(), asyncio.Event()
@@ -263,7 +269,9 @@ async def test_a_word_about_seats_does_not_take_back_one_that_is_just_granted(ap
 
 
 async def test_calls_side_by_side_free_their_seats_once(app: App) -> None:
-    """One handler, two calls at once, a request in the one that was opened first: each seat is freed by its own end."""
+    """One handler has two calls open and sends a request in the first. Each call must be released exactly once, by its
+    own end.
+    """
     maps = Limit("maps", concurrency=2)
 
     @app.job(limits=[maps])
@@ -285,7 +293,9 @@ async def test_calls_side_by_side_free_their_seats_once(app: App) -> None:
 async def test_a_seat_that_is_free_again_goes_to_the_next_at_once(
     app: App, cap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows when another worker leaves a seat, so one looks now and then. Of our own we know it."""
+    """A place that another worker frees is found by polling, but the worker knows its own and must not wait for the
+    next poll.
+    """
     monkeypatch.setattr(buckets, "IN_FLIGHT_WAIT_US", 60 * SECOND_US)
     limits = [Limit("maps", concurrency=1)] if cap == "limit" else []
     if cap == "tenant":
@@ -294,7 +304,7 @@ async def test_a_seat_that_is_free_again_goes_to_the_next_at_once(
     @app.job(limits=limits)
     async def fetch(ctx: Context) -> None:
         async with ctx.call():
-            await asyncio.sleep(0.06)  # longer than it takes to ask for the next
+            await asyncio.sleep(0.06)  # longer than it takes to ask for the next one
 
     await fetch.submit_many([{}] * 4, tenant="acme")
     async with asyncio.timeout(20):
@@ -305,7 +315,7 @@ async def test_a_seat_that_is_free_again_goes_to_the_next_at_once(
 
 
 async def test_a_tenants_caps_are_in_force_with_the_next_claim(app: App) -> None:
-    """What a worker has read about tenants may be some seconds old. The store says that there is a gate."""
+    """The worker's cached tenant settings may be some seconds old, so the store must tell it about the new gate."""
     await app.set_tenant("other", concurrency=1)
     running = most = others = 0
 
@@ -322,7 +332,7 @@ async def test_a_tenants_caps_are_in_force_with_the_next_claim(app: App) -> None
 
     async with working(app, grace=5):
         await work.submit(tenant="other")
-        await eventually(lambda: truth(others == 1))  # now it has read about tenants
+        await eventually(lambda: truth(others == 1))  # now it has read the tenant settings
         await app.set_tenant("acme", concurrency=1)
         answers = await work.submit_many([{}] * 6, tenant="acme")
         for answer in answers:
@@ -331,7 +341,7 @@ async def test_a_tenants_caps_are_in_force_with_the_next_claim(app: App) -> None
 
 
 async def test_nobody_starts_while_the_caps_of_tenants_cannot_be_read(app: App) -> None:
-    """Not to know of a cap is no leave to ignore it."""
+    """If the caps are unknown, they must not be ignored."""
     await app.set_tenant("acme", concurrency=1)
     running = most = 0
     failures = 3
@@ -360,7 +370,9 @@ async def test_nobody_starts_while_the_caps_of_tenants_cannot_be_read(app: App) 
 
 
 async def test_a_gate_that_cannot_be_asked_for_stops_no_other_and_does_not_spin(app: App) -> None:
-    """Somebody has forgotten a budget. Its jobs wait; all others go on; nobody asks for it forty times a second."""
+    """After a budget was deleted, its jobs must wait, all other jobs must run, and the worker must not query the budget
+    forty times a second.
+    """
     spend = Budget("spend", usd=1, every="month")
 
     @app.job(budget=spend, cost_usd=1)
@@ -407,7 +419,7 @@ async def test_a_limiter_that_refuses_us_is_told_of_and_not_hammered(app: App) -
 
 
 def heard(app: App, event: str) -> list[dict[str, Any]]:
-    """What is told under this name from now on."""
+    """The events of this name from now on."""
     told: list[dict[str, Any]] = []
 
     class Ear:
@@ -420,7 +432,9 @@ def heard(app: App, event: str) -> list[dict[str, Any]]:
 
 
 async def test_more_gates_than_one_exchange_tells_of_keep_nobody_out(app: App) -> None:
-    """A hundred and fifty tenants have used up their limits. The one behind them has not, and runs. Nobody spins."""
+    """150 tenants have exhausted their limits. The tenant behind them has not and must run, and the worker must not
+    poll in a tight loop.
+    """
     shut, free = Limit("shut:{tenant}", FOREVER), Limit("free:{tenant}", concurrency=1)
 
     @app.job(limits=[shut])
@@ -442,7 +456,7 @@ async def test_more_gates_than_one_exchange_tells_of_keep_nobody_out(app: App) -
 
 
 async def test_a_tenant_with_many_jobs_behind_a_limit_does_not_keep_another_out(app: App) -> None:
-    """Both may be admitted. Whoever asks first for tokens must not take all the room, every time."""
+    """Both tenants may be admitted. The one that asks first for permits must not take all of them every time."""
     order: list[str] = []
 
     @app.job(limits=[Limit("maps", FAST)])
@@ -478,7 +492,7 @@ async def test_a_limit_that_was_raised_opens_its_gate(app: App, monkeypatch: pyt
 async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that was told "in an hour" would send every job away for an hour, whatever has changed since."""
+    """A cached wait of one hour would send every job away for an hour, whatever has changed since."""
     monkeypatch.setattr(permit_queue, "BELIEVE_SECONDS", 0.0)
     maps = Limit("maps", FOREVER)
     holder = LimiterClient(app._world, WorkerId("w"), [maps.definition])
@@ -486,7 +500,7 @@ async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
     with pytest.raises(Deferred):
         await holder.take(asks)
     await app._world.limiter.definitions.change(Limit("maps", FAST).definition)
-    # What it had used is counted at the new pace, in a bucket of its own.
+    # Usage is counted at the new rate in a bucket of its own.
     token = await holder.take(asks)
     assert holder.is_valid(token)
 
@@ -536,7 +550,7 @@ async def test_a_limiter_that_was_emptied_learns_a_tenants_caps_again(
 
 
 async def test_jobs_that_wait_for_a_slow_limit_cost_few_looks(app: App) -> None:
-    """One job is about to call, and takes its time. The others behind it are not looked after forty times a second."""
+    """One job is about to call and takes its time. The others behind it must not be polled forty times a second."""
     started = asyncio.Event()
 
     @app.job(limits=[Limit("maps", "1/second")])
@@ -556,7 +570,7 @@ async def test_jobs_that_wait_for_a_slow_limit_cost_few_looks(app: App) -> None:
 
 
 async def test_a_worker_without_limits_never_asks_the_limiter_or_the_ledger(app: App) -> None:
-    """Who needs nothing pays for nothing."""
+    """A job without requirements must not pay for limits and budgets."""
     limiter = counted(app, "limiter", "open", "acquire", "levels", "renew_calls", "end_calls", "return_unused")
     ledger = counted(app, "ledger", "wait_us", "hold", "settle", "expire")
     definitions = counted(app, "limiter.definitions", "declare", "all") + counted(app, "ledger.definitions", "declare")
@@ -571,7 +585,7 @@ async def test_a_worker_without_limits_never_asks_the_limiter_or_the_ledger(app:
 
 
 async def test_names_do_not_gather_in_a_workers_memory(app: App) -> None:
-    """A limit per customer means a name for each, and there may be millions."""
+    """A limit per customer has one name per customer, and there may be millions."""
     maps = Limit("maps:{n}", concurrency=1).definition
     holder = LimiterClient(app._world, WorkerId("w"), [maps])
     for n in range(3_000):
@@ -583,7 +597,7 @@ async def test_names_do_not_gather_in_a_workers_memory(app: App) -> None:
 
 
 def test_two_limits_that_become_one_name_are_refused_at_submit() -> None:
-    """The limiter would refuse them at every try, and the job would wait for ever."""
+    """The limiter would refuse the pair at every attempt, and the job would wait forever."""
     limits = tuple(use_of(name) for name in ("maps:{origin}", "maps:{target}"))
     requirements = Requirements("route", limits, (), None)
     with pytest.raises(BadValue, match="maps:zurich"):
@@ -598,7 +612,7 @@ def use_of(name: str) -> Any:
 
 
 async def test_a_handler_that_asks_again_books_the_next_window_once(app: App) -> None:
-    """Handlers catch everything and try again. Each try must not reserve another part of tomorrow."""
+    """Handlers catch all exceptions and retry. Each retry must not reserve another part of the next window."""
     spend = Budget("spend", usd=10, every="month")
 
     @app.job(budget=spend, cost_usd=8, attempts=1)
@@ -617,7 +631,7 @@ async def test_a_handler_that_asks_again_books_the_next_window_once(app: App) ->
 
 
 async def test_jobs_of_a_budget_that_is_used_up_for_good_are_not_claimed_again_and_again(app: App) -> None:
-    """Ten thousand of them would be claimed and given back each minute."""
+    """Ten thousand such jobs would be claimed and released each minute."""
     spend = Budget("spend", usd=1)
     runs = 0
 
@@ -660,7 +674,9 @@ async def test_a_cost_function_that_fails_fails_the_attempt_and_frees_all(app: A
 
 
 async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_charge(app: App) -> None:
-    """And if nothing was sent, nothing stays reserved, and no seat is taken: at every await on the way."""
+    """At every await on the way: a sent request must be charged, and if nothing was sent, no hold and no in-flight call
+    may remain.
+    """
     maps, spend = Limit("maps", concurrency=100), Budget("spend", usd=1_000, every="month")
     requirements = Requirements("buy", (maps.cost(1),), (spend,), {"usd": 1})
     await app._world.ledger.definitions.declare([spend.definition])
@@ -693,7 +709,7 @@ async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_c
 
 
 def slow_down(app: App) -> None:
-    """Every call to the limiter and to the ledger lets others run before and after it happens."""
+    """Each call to the limiter and the ledger yields to other tasks before and after it runs."""
 
     def slow(part: Any, name: str) -> Callable[..., Any]:
         async def verb(*given: Any, **named: Any) -> Any:
@@ -724,7 +740,7 @@ VERBS = [
 @pytest.mark.parametrize("happened", [False, True], ids=["not done", "done"])
 @pytest.mark.parametrize(("part", "verb"), VERBS, ids=[f"{part} {verb}" for part, verb in VERBS])
 async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb: str, happened: bool) -> None:
-    """Every other call of one verb gets no answer, whether or not it was done."""
+    """Every other call of one method gets no reply, whether or not it was executed."""
     async with App("memory://") as app:
         spend = Budget("spend", usd=100, every="month")
         await app.set_tenant("acme", concurrency=2)
@@ -761,7 +777,7 @@ async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb
         assert (sent, account.balance.spent_micros, account.balance.held_micros) == (6, 6_000_000, 0)
 
 
-# -- who else submits ------------------------------------------------------------------------------------------------
+# -- other submitters -----------------------------------------------------------------------------------------------
 
 
 async def test_a_child_waits_for_its_own_limits_under_the_tenant_of_its_parent(app: App) -> None:
@@ -795,7 +811,7 @@ async def test_a_scheduled_job_waits_for_its_limits(app: App) -> None:
 
 
 async def test_a_plain_function_that_is_given_up_leaves_no_seat(app: App) -> None:
-    """Its thread goes on after its time is over; what it holds is freed when its call ends."""
+    """Its thread goes on after the timeout, and its in-flight call must be released when the call ends."""
     maps = Limit("maps", concurrency=1)
     import threading
 
@@ -819,14 +835,14 @@ async def no_seats(app: App, name: str) -> bool:
 
 
 def test_a_limit_does_not_take_the_name_of_a_tenants_caps() -> None:
-    """The limiter refuses two asks of one name, and jobs of a tenant that is capped would never start."""
+    """The limiter refuses two requests for one name, so jobs of a capped tenant would never start."""
     with pytest.raises(BadValue, match="caps of tenants"):
         Limit("tenant:{tenant}", FAST)
 
 
 @pytest.mark.xfail(strict=True, reason="each delivery asks for the ids of all calls of the earlier ones, one by one")
 async def test_a_job_that_comes_back_does_not_walk_through_all_its_earlier_calls(app: App) -> None:
-    """A job of ten thousand calls that waits for its budget every day would ask the ledger ten thousand times."""
+    """A job with ten thousand calls that waits for its budget every day would query the ledger ten thousand times."""
     spend = Budget("spend", usd=1_000, every="month")
     deliveries = 0
 
@@ -846,17 +862,18 @@ async def test_a_job_that_comes_back_does_not_walk_through_all_its_earlier_calls
     assert ledger["hold"] <= 35
 
 
-# -- what is believed ------------------------------------------------------------------------------------------------
+# -- cached state ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_gate_of_which_nothing_is_known_is_looked_at_again(app: App) -> None:
-    """A late reply may say that nobody waits behind a gate while somebody does: whoever believed it for ever, alone,
-    would never claim again."""
+    """A late reply may report that no job waits behind a gate although one does. A single worker that trusted it
+    forever would never claim again.
+    """
     await app.store()
     gate = Gate(render_needs(Needs((PermitRequest("maps", "maps"),))), "default")
     admitting = admission.Admission(app._world, LimiterClient(app._world, WorkerId("w"), ()))
     admitting.learn([Gated(gate, 3)], ())
     assert admitting.known() == (gate,)
-    admitting._gates[gate].permits.append(cast(Any, object()))  # a token in hand keeps the door
+    admitting._gates[gate].permits.append(cast(Any, object()))  # a held permit keeps the gate in the table
     admitting.learn([], ())
     assert admitting.known() == ()

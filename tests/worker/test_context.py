@@ -1,4 +1,4 @@
-"""What a handler can ask and say while it runs."""
+"""The context API that a running handler uses."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from leaseway.domain.inspection import JobFilter
 
 
 async def test_a_job_goes_on_where_its_last_attempt_left_off(app: App) -> None:
-    """Pages that were fetched and paid for are not fetched again."""
+    """Pages that were fetched and paid for must not be fetched again."""
     pages: list[int] = []
 
     @app.job(backoff=0.01)
@@ -86,7 +86,7 @@ async def test_a_checkpoint_without_the_lease_is_refused(app: App) -> None:
 
 
 async def test_the_call_key_is_the_same_in_every_attempt_and_differs_between_steps(app: App) -> None:
-    """The provider recognises a repeated call by it, and charges once."""
+    """The provider recognizes a repeated call by its key and charges once."""
     keys: list[tuple[str, str]] = []
 
     @app.job(attempts=3, backoff=0.01)
@@ -117,7 +117,7 @@ async def test_attempt_and_fence_tell_deliveries_apart(app: App) -> None:
 
 
 async def test_children_are_submitted_with_success_and_only_with_success(app: App) -> None:
-    """A job that fails half way must not leave children that its next attempt submits again."""
+    """A job that fails halfway must not leave children that its next attempt submits again."""
     tries: list[int] = []
 
     @app.job
@@ -162,7 +162,7 @@ async def test_progress_can_be_seen_while_the_job_runs(app: App) -> None:
 
 
 async def test_plain_functions_run_in_threads_and_side_by_side(app: App) -> None:
-    """A plain function that waits must not hold up the others, nor the event loop."""
+    """A blocking plain function must not delay other jobs or the event loop."""
     meeting = threading.Barrier(4)
 
     @app.job(timeout=50)

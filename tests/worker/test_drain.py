@@ -1,4 +1,4 @@
-"""What is closed is gone: no thread, no loop and no connection is left of it. Programs run for years."""
+"""Closing releases every thread, event loop and connection, because programs run for years."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.signals import run_to_the_end
 
 SOON_SECONDS = 30.0
-"""Longer than anything here takes, on any machine."""
+"""Longer than any test here takes on any machine."""
 
 
 async def loop_here() -> asyncio.AbstractEventLoop:
@@ -25,12 +25,12 @@ def threads_named(name: str) -> set[threading.Thread]:
 
 @pytest.fixture
 def plain_app(tmp_path: Path) -> App:
-    """Used by code that has no loop."""
+    """An app that is used by code without an event loop."""
     return App(f"sqlite:///{tmp_path}/work.db")
 
 
 def test_closing_ends_the_loop_that_plain_callers_waited_for(plain_app: App) -> None:
-    """It was a thread, a loop and three descriptors for each app that was ever closed."""
+    """Each closed app left behind a thread, an event loop and three file descriptors."""
     before = threads_named("leaseway-sync")
     loop = plain_app.sync(loop_here())
     assert threads_named("leaseway-sync") - before
@@ -58,8 +58,9 @@ async def ready(app: App) -> int:
 
 
 def test_who_waits_in_another_thread_gets_his_answer_though_the_app_is_closed(plain_app: App) -> None:
-    """Or he would wait for ever: nobody runs the loop any more in which his answer is made. And closing does not wait
-    for him, who may want to know of a job that is never done."""
+    """Otherwise the caller would wait forever, because the event loop that produces its answer has stopped. Closing
+    must not wait for the caller either, whose job may never finish.
+    """
     begun, may_end = threading.Event(), asyncio.Event()
     answers: list[asyncio.AbstractEventLoop] = []
 
@@ -84,7 +85,7 @@ def test_who_waits_in_another_thread_gets_his_answer_though_the_app_is_closed(pl
 
 
 async def test_a_store_that_could_not_be_opened_is_closed(tmp_path: Path) -> None:
-    """Whoever tries again and again until a folder is there would collect threads, or connections."""
+    """A program that retries until a directory exists would accumulate threads or connections."""
     before = threads_named("leaseway-write")
     app = App(f"sqlite:///{tmp_path}/missing/work.db")
     for _ in range(2):
@@ -97,7 +98,7 @@ async def test_a_store_that_could_not_be_opened_is_closed(tmp_path: Path) -> Non
 
 
 async def connection(ended: list[str], hangs: bool) -> AsyncIterator[None]:
-    """As stores and sinks keep them: closed at the latest with the loop."""
+    """A connection as stores and sinks keep it, closed at the latest with the event loop."""
     try:
         yield
     finally:
@@ -118,7 +119,7 @@ def ended_after_work(hangs: bool) -> list[str]:
 
 
 async def test_who_gives_up_opening_does_not_close_it_for_the_others(tmp_path: Path) -> None:
-    """A web server's first two requests open it together, and one of them is cancelled."""
+    """The first two requests of a web server open the store together, and one of them is cancelled."""
     for number in range(20):
         app = App(f"sqlite:///{tmp_path}/work{number}.db")
         first, second = (asyncio.ensure_future(app.store()) for _ in range(2))
@@ -132,7 +133,7 @@ async def test_who_gives_up_opening_does_not_close_it_for_the_others(tmp_path: P
 
 
 def test_a_worker_closes_what_its_handlers_left_open() -> None:
-    """The sink of an import is used by the worker's loop, and by nobody who could close it there."""
+    """Only the worker's event loop uses the sink of an import, so only the worker can close it."""
     assert ended_after_work(hangs=False) == ["closed"]
 
 

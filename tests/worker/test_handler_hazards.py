@@ -1,4 +1,4 @@
-"""What handlers, callers and threads do that nobody would do on purpose."""
+"""Unusual behaviour of handlers, callers and threads."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ POISONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("poison", POISONS)
 async def test_a_job_that_raises_something_odd_fails_alone(app: App, poison: str) -> None:
-    """The worker goes on, and what others finished beside it is recorded."""
+    """The worker must continue, and the results of other jobs must be recorded."""
 
     @app.job(attempts=1)
     async def odd() -> None:
@@ -68,7 +68,7 @@ async def test_a_job_that_raises_something_odd_fails_alone(app: App, poison: str
 
 
 async def test_a_result_that_cannot_be_read_fails_its_job_alone(app: App) -> None:
-    """An object whose fields were never set raises when it is looked at."""
+    """An object whose fields were never set raises when it is read."""
 
     @app.job
     async def broken() -> Any:
@@ -98,7 +98,7 @@ async def test_a_snooze_of_their_own_without_a_time_means_at_once(app: App) -> N
 
 
 async def test_what_fails_while_a_worker_leaves_is_not_the_jobs_failure(app: App) -> None:
-    """The handler was stopped, and its tidying up met a closed connection."""
+    """The handler was stopped, and its cleanup found a closed connection."""
     started = asyncio.Event()
 
     @app.job(attempts=1)
@@ -122,7 +122,7 @@ async def test_what_fails_while_a_worker_leaves_is_not_the_jobs_failure(app: App
 
 
 async def test_a_handler_that_cancels_itself_is_settled_at_once(app: App) -> None:
-    """Nobody would wait for its lease to expire."""
+    """Otherwise the job would be blocked until its lease expires."""
 
     @app.job(attempts=1, lease=3600)
     async def own_end() -> None:
@@ -142,7 +142,7 @@ secret: contextvars.ContextVar[str | None] = contextvars.ContextVar("secret", de
 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_a_job_does_not_see_the_context_of_the_one_before(app: App, plain: bool) -> None:
-    """It may hold another tenant's credentials."""
+    """The context may contain another tenant's credentials."""
 
     def peek() -> str | None:
         seen = secret.get()
@@ -164,7 +164,7 @@ async def test_a_job_does_not_see_the_context_of_the_one_before(app: App, plain:
 
 
 def test_ids_made_by_many_threads_differ() -> None:
-    """A known id is taken for a repeated submission: the second job would be acknowledged and not stored."""
+    """A known id is treated as a repeated submission, so the second job would be acknowledged and not stored."""
     ids, made = SystemIds(), [[""] * 0 for _ in range(4)]
 
     def make(into: list[str]) -> None:
@@ -181,7 +181,7 @@ def test_ids_made_by_many_threads_differ() -> None:
 
 
 def test_closing_while_others_submit_ends_in_a_clear_error_or_in_a_stored_job(tmp_path: Path) -> None:
-    """`app.work()` closes at its end, whatever other threads are doing."""
+    """`app.work()` closes the app at its end, whatever other threads do."""
     app = App(f"sqlite:///{tmp_path}/work.db")
 
     @app.job
@@ -214,7 +214,7 @@ async def _lanes(app: App) -> Any:
 
 
 def test_first_use_by_many_threads_opens_one_store(tmp_path: Path) -> None:
-    """A web server's threads all start with a submission."""
+    """The threads of a web server all start with a submission."""
     app = App(f"sqlite:///{tmp_path}/work.db")
 
     @app.job
@@ -243,7 +243,7 @@ def test_first_use_by_many_threads_opens_one_store(tmp_path: Path) -> None:
 
 
 def test_a_schedule_whose_fire_time_does_not_fit_is_refused_when_it_is_declared(app: App) -> None:
-    """Otherwise every worker would stumble over it at every fire."""
+    """Otherwise the schedule would fail in every worker at every fire."""
 
     async def daily(fire_time: date) -> None: ...
 
@@ -253,7 +253,7 @@ def test_a_schedule_whose_fire_time_does_not_fit_is_refused_when_it_is_declared(
 
 @pytest.mark.slow
 async def test_a_job_that_ended_keeps_its_lease_until_the_store_knows(app: App) -> None:
-    """Its neighbour blocks the loop for three leases: it must neither run again nor fail."""
+    """Another job blocks the event loop for three leases; this job must neither run again nor fail."""
 
     @app.job(lease=1, attempts=1)
     async def quick() -> str:
@@ -274,7 +274,7 @@ async def test_a_job_that_ended_keeps_its_lease_until_the_store_knows(app: App) 
 
 
 async def _steal(other: App) -> None:
-    """Ask for work again and again, as another worker would: what has expired is taken back."""
+    """Claim again and again as another worker would, so that expired leases are reclaimed."""
     await asyncio.sleep(0.3)
     await other.run_worker(until_empty=True)
     await other.close()

@@ -1,4 +1,4 @@
-"""The keeper and a store that does not answer: the worker must know in time what it has lost."""
+"""Lease renewal with a store that does not answer: the worker must learn in time which leases it lost."""
 
 import asyncio
 from collections import deque
@@ -12,11 +12,11 @@ from leaseway.worker.attempt import Attempt, Claim, Stop
 from leaseway.worker.lease_renewal import RENEW_AFTER, SAFE_UNTIL, LeaseRenewal
 
 LEASE_SECONDS = 60
-"""Longer than the test may take: a keeper that waits for a whole lease is too late here."""
+"""Longer than the test may take: a lease renewal that waits for a whole lease is too late here."""
 
 
 class Silence:
-    """A store that takes the question and never answers."""
+    """A store that accepts the request and never replies."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -31,7 +31,7 @@ class Silence:
 
 
 class Hand:
-    """A clock that the test moves; sleeping is a turn of the loop."""
+    """A clock that the test moves; sleeping yields to the event loop once."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -59,7 +59,7 @@ class OneJob:
 
 
 async def test_a_lease_that_cannot_be_renewed_is_lost_in_time_though_the_store_is_silent() -> None:
-    """Who waits for the answer first runs on beside the one who has taken over."""
+    """A worker that waits for the reply first would run the job beside the worker that took over."""
     clock, store, slots = Hand(), Silence(), OneJob()
     told: asyncio.Queue[Stop] = asyncio.Queue()
     keeper = LeaseRenewal(WorkerId("worker"), slots, {}, store, clock, lambda running, why: told.put_nowait(why))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Every way in which an attempt can end, seen through the whole house: submit, worker, store, record."""
+"""Every way in which an attempt can end, tested end to end: submit, worker, store, record."""
 
 import asyncio
 import sqlite3
@@ -27,7 +27,7 @@ async def test_a_handler_that_returns_leaves_its_result(app: App) -> None:
 
 
 async def test_nothing_returned_is_null(app: App) -> None:
-    """A record without a result would look like a job that is not done."""
+    """A record without a result would look like an unfinished job."""
 
     @app.job
     async def silent() -> None: ...
@@ -69,7 +69,7 @@ async def test_a_job_that_used_up_its_attempts_ends_failed_with_the_error_that_p
 
 
 async def test_a_retry_waits_longer_each_time(app: App) -> None:
-    """A provider that is down must not be hammered by those who wait for it."""
+    """Waiting jobs must not overload a provider that is down."""
 
     @app.job(backoff=Backoff(first_seconds=60, factor=3, jitter=0))
     async def broken() -> None:
@@ -85,7 +85,7 @@ async def test_a_retry_waits_longer_each_time(app: App) -> None:
 
 
 async def test_a_snoozed_job_gets_its_attempt_back(app: App) -> None:
-    """Waiting is not failing, however often it happens."""
+    """Waiting is not a failure, however often it happens."""
     calls: list[int] = []
 
     @app.job(attempts=1)
@@ -153,7 +153,7 @@ async def test_an_attempt_that_takes_too_long_is_ended(app: App) -> None:
 
 
 async def test_a_timeout_that_the_handler_raises_itself_is_its_own_error(app: App) -> None:
-    """A slow provider is not a slow attempt; people look for the cause in different places."""
+    """A slow provider and a slow attempt have different causes, so their errors must differ."""
 
     @app.job(timeout=30, attempts=1)
     async def impatient() -> None:
@@ -164,7 +164,7 @@ async def test_a_timeout_that_the_handler_raises_itself_is_its_own_error(app: Ap
 
 
 async def test_a_plain_function_that_takes_too_long_is_left_behind(app: App) -> None:
-    """Its thread cannot be stopped, but the worker must go on without it, and its late result must not count."""
+    """The thread cannot be stopped, but the worker must go on without it, and the late result must not count."""
 
     is_over = threading.Event()
 
@@ -220,7 +220,7 @@ async def test_a_cancelled_job_that_waits_never_runs(app: App) -> None:
 
 
 async def test_a_handler_that_finishes_although_it_was_cancelled_is_done(app: App) -> None:
-    """Cancelling and finishing race; the record says which one won."""
+    """Cancelling and finishing race, and the record must show which one won."""
     started = asyncio.Event()
 
     @app.job
@@ -242,7 +242,9 @@ async def test_a_handler_that_finishes_although_it_was_cancelled_is_done(app: Ap
 
 @pytest.mark.parametrize("payload", ['{"n": "many"}', "{}", '{"n": 1, "more": 2}', "not json", "", "[" * 100_000])
 async def test_a_payload_that_nobody_can_read_fails_its_own_job_only(file_app: App, payload: str) -> None:
-    """Somebody edits the file, or an older version wrote it. The worker must neither die nor try for ever."""
+    """A user may edit the database, or an older version may have written it. The worker must neither crash nor retry
+    forever.
+    """
 
     @file_app.job
     async def count(n: int) -> int:
@@ -278,7 +280,7 @@ async def test_a_kind_that_this_worker_does_not_know_is_left_to_others_for_a_whi
     "result", [object(), float("nan"), {"deep": [float("inf")]}, "x" * 300_000, "\ud800", "\0", {1, 2, object}]
 )
 async def test_a_result_that_is_not_json_fails_the_job_at_once(app: App, result: Any) -> None:
-    """Trying again would call the provider again, and give the same result again."""
+    """A retry would call the provider again and get the same result again."""
 
     @app.job(attempts=5)
     async def strange() -> Any:
@@ -293,7 +295,7 @@ async def test_a_result_that_is_not_json_fails_the_job_at_once(app: App, result:
 @pytest.mark.parametrize("error", [SystemExit(3), StopIteration("x"), StopAsyncIteration(), asyncio.CancelledError()])
 @pytest.mark.parametrize("plain", [False, True])
 async def test_no_exception_of_a_handler_reaches_the_worker(app: App, error: BaseException, plain: bool) -> None:
-    """sys.exit in a handler ends the attempt, not the fleet."""
+    """`sys.exit` in a handler must end the attempt, not the worker."""
 
     @app.job(attempts=1, name="rude")
     async def rude() -> None:

@@ -1,7 +1,8 @@
-"""A claim that the store has granted, and whose reply does not come: the loop is blocked, or the way back is long.
+"""A claim that the store has granted and whose reply does not arrive: the event loop is blocked, or the connection is
+slow.
 
-The test holds the requests and replies of the worker's claims in its hand, moves the clock that worker and store share,
-and looks with the keeper's eyes, which have a way of their own to the store.
+The test controls requests and replies of the worker's claims, moves the clock that worker and store share, and runs the
+lease renewal, which has its own connection to the store.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ JOB = id_of(1)
 
 
 class Clock:
-    """Shows the store's time, which the test moves. Pauses are short, whatever they should be."""
+    """Returns the store's time, which the test moves. Sleeps are short, whatever their duration."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -57,21 +58,23 @@ class Clock:
 
 
 class Way:
-    """The store behind a way that the test can close for claims, in either direction. All else passes."""
+    """The store behind a connection that the test can block for claims in either direction. Other calls pass
+    through.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs = store.jobs
         self.jobs = self
         self.claims: list[Wants] = []
-        """As they were sent, each with its count."""
+        """The claims as they were sent, each with its count."""
         self.there, self.back = asyncio.Event(), asyncio.Event()
         self.there.set()
         self.back.set()
         self.sent, self.granted = asyncio.Event(), asyncio.Event()
         self.replies_to_lose = 0
         self.fails_at = ""
-        """"asking" or "giving back": the next call in which the keeper does so gets no answer."""
+        """"asking" or "giving back": the next such call of the lease renewal gets no reply."""
 
     async def was_sent_twice(self) -> bool:
         return len(self.claims) == 2
@@ -103,7 +106,7 @@ class Way:
 
 
 class Bench:
-    """A worker, a keeper that looks when the test says so, and the fences under which handlers ran."""
+    """A worker, a lease renewal that the test triggers, and the fences under which handlers ran."""
 
     def __init__(self, store: Store, clock: FakeClock) -> None:
         self.store = store
@@ -133,7 +136,7 @@ class Bench:
         yield
 
     async def submit(self) -> None:
-        """One job that may be delivered once, and never again."""
+        """Submit one job that may be delivered exactly once."""
         await self.store.jobs.submit([new_job(1, lease_us=int(LEASE_SECONDS * SECOND_US), attempts_max=1)])
 
     async def look(self, *, after_seconds: float) -> None:
@@ -153,14 +156,14 @@ class Bench:
         return await self.job()
 
     async def take_elsewhere(self) -> None:
-        """Another worker asks for everything that there is, and finishes it."""
+        """Another worker claims every available job and finishes it."""
         wants, other = Wants(("default",), 10, Token("elsewhere")), WorkerId("elsewhere")
         leases = (await self.store.jobs.exchange(Exchange(other, (), wants))).leases
         assert [lease.id for lease in leases] == [JOB], "it is not there to be taken"
         await self.store.jobs.exchange(Exchange(other, tuple(done(lease) for lease in leases)))
 
     async def drained(self, task: asyncio.Task[WorkerSummary]) -> WorkerSummary:
-        """Let the worker read its reply, finish what it started by it, and leave."""
+        """Let the worker read its reply, finish what it started because of it, and stop."""
 
         async def is_read() -> bool:
             return self.worker._slots.claim is None
@@ -199,7 +202,7 @@ async def working(bench: Bench) -> AsyncIterator[asyncio.Task[WorkerSummary]]:
 
 
 async def test_a_claim_whose_reply_does_not_come_goes_back_and_costs_no_attempt(bench: Bench) -> None:
-    """With one attempt its job would end failed, and nobody ever ran it."""
+    """With one attempt, the job would otherwise end as failed although it never ran."""
     bench.way.back.clear()
     async with working(bench):
         await bench.way.granted.wait()
@@ -209,7 +212,7 @@ async def test_a_claim_whose_reply_does_not_come_goes_back_and_costs_no_attempt(
 
 
 async def test_a_reply_that_comes_after_its_claim_went_back_starts_nothing(bench: Bench) -> None:
-    """Somebody else has done the job meanwhile."""
+    """Another worker has finished the job meanwhile."""
     bench.way.back.clear()
     async with working(bench) as task:
         await bench.way.granted.wait()
@@ -220,7 +223,7 @@ async def test_a_reply_that_comes_after_its_claim_went_back_starts_nothing(bench
 
 
 async def test_a_claim_goes_back_whole(bench: Bench) -> None:
-    """The shortest lease decides. Of the others the late reply believes that they could still start."""
+    """The shortest lease decides. The late reply would otherwise start the other jobs of the claim."""
     await bench.store.jobs.submit([new_job(2, lease_us=int(10 * LEASE_SECONDS * SECOND_US))])
     bench.way.back.clear()
     async with working(bench):
@@ -233,7 +236,7 @@ async def test_a_claim_goes_back_whole(bench: Bench) -> None:
 
 
 async def test_a_reply_that_is_too_late_goes_back_though_the_keeper_did_not_look(bench: Bench) -> None:
-    """What is left of its leases may not last until they are renewed."""
+    """The remaining lease time may not last until the first renewal."""
     bench.way.back.clear()
     async with working(bench):
         await bench.way.granted.wait()
@@ -244,7 +247,7 @@ async def test_a_reply_that_is_too_late_goes_back_though_the_keeper_did_not_look
 
 
 async def test_a_late_reply_is_used_as_long_as_nobody_gave_its_claim_back(bench: Bench) -> None:
-    """A slow store must not send jobs round in circles; meanwhile their leases are kept."""
+    """A slow store must not cause endless releases; meanwhile the leases are renewed."""
     bench.way.back.clear()
     async with working(bench):
         await bench.way.granted.wait()
@@ -257,7 +260,7 @@ async def test_a_late_reply_is_used_as_long_as_nobody_gave_its_claim_back(bench:
 
 
 async def test_a_claim_that_reaches_the_store_late_goes_back_all_the_same(bench: Bench) -> None:
-    """The keeper looked when there was nothing yet: it must not believe that this was all."""
+    """The lease renewal found no lease at first and must not conclude that the claim was never granted."""
     bench.way.there.clear()
     bench.way.back.clear()
     async with working(bench):
@@ -271,7 +274,7 @@ async def test_a_claim_that_reaches_the_store_late_goes_back_all_the_same(bench:
 
 
 async def test_a_claim_that_went_back_is_not_made_again_under_its_token(bench: Bench) -> None:
-    """Whatever still says of that token that it was given back would end the new lease, while its job runs."""
+    """A delayed release for that token would end the new lease while its job runs."""
     bench.way.back.clear()
     bench.way.replies_to_lose = 1
     async with working(bench):
@@ -285,7 +288,7 @@ async def test_a_claim_that_went_back_is_not_made_again_under_its_token(bench: B
 
 
 async def test_a_claim_on_its_way_again_while_it_goes_back_is_not_run(bench: Bench) -> None:
-    """Its second try grants the same job under the same token. A late give-back may end that lease at any time."""
+    """The second try grants the same job under the same token, and a late release may end that lease at any time."""
     bench.way.replies_to_lose = 1
     async with working(bench):
         await bench.way.granted.wait()
@@ -301,7 +304,7 @@ async def test_a_claim_on_its_way_again_while_it_goes_back_is_not_run(bench: Ben
 
 @pytest.mark.parametrize("fails_at", ["asking", "giving back"])
 async def test_a_keeper_that_is_not_answered_tries_again(bench: Bench, fails_at: str) -> None:
-    """And the worker runs nothing of what may have gone back."""
+    """The worker must not run a job that may have been released."""
     bench.way.back.clear()
     async with working(bench) as task:
         await bench.way.granted.wait()
@@ -317,7 +320,7 @@ async def test_a_keeper_that_is_not_answered_tries_again(bench: Bench, fails_at:
 
 
 async def test_a_worker_that_is_drained_behind_a_claim_leaves_nothing_behind(bench: Bench) -> None:
-    """The reply comes after the signal, and the keeper was faster."""
+    """The reply arrives after the stop signal, and the lease renewal was faster."""
     bench.way.back.clear()
     async with working(bench) as task:
         await bench.way.granted.wait()
@@ -330,7 +333,7 @@ async def test_a_worker_that_is_drained_behind_a_claim_leaves_nothing_behind(ben
 
 
 async def test_a_job_on_the_shelf_that_may_have_gone_back_does_not_start(bench: Bench) -> None:
-    """The keeper gave it back and got no answer: it may run elsewhere by now."""
+    """The lease renewal released it and got no reply, so it may run elsewhere by now."""
     slots, wants = bench.worker._slots, Wants(("default",), 1, Token("shelf"))
     keeper = LeaseRenewal(bench.worker.id, slots, {}, bench.way, Clock(bench.clock), lambda running, why: None)
     claim = Claim(wants, Clock(bench.clock).monotonic())

@@ -1,4 +1,4 @@
-"""A store that does not answer, and signals that come late."""
+"""A store that does not answer, and signals that arrive late."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from leaseway.signals import drained_by_signals
 
 
 async def test_an_idle_worker_asks_a_store_that_is_away_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fourteen lines a second in the log of each worker, for as long as the server is away, bury everything else."""
+    """Fourteen log lines a second per worker during an outage would hide everything else."""
     pauses: list[float] = []
     has_failed = False
     async with App("memory://") as app:
@@ -27,7 +27,7 @@ async def test_an_idle_worker_asks_a_store_that_is_away_less_and_less_often(monk
 
         async def slept(seconds: float) -> None:
             nonlocal has_failed
-            if has_failed:  # others sleep, too
+            if has_failed:  # other tasks sleep, too
                 pauses.append(seconds)
                 has_failed = False
             if len(pauses) == 12:
@@ -43,7 +43,9 @@ async def test_an_idle_worker_asks_a_store_that_is_away_less_and_less_often(monk
 
 
 async def test_a_signal_that_finds_everything_over_is_nobodys_error() -> None:
-    """A supervisor that signals a process and its group sends two; the second may come when the worker has left."""
+    """A supervisor that signals a process and its group sends two signals, and the second may arrive after the worker
+    has stopped.
+    """
     loop = asyncio.get_running_loop()
     complaints: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))

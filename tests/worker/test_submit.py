@@ -1,4 +1,4 @@
-"""What goes in: keys, options, batches, and the two ways of calling."""
+"""Submission: keys, options, batches, and the synchronous and asynchronous calls."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from leaseway.domain.inspection import JobFilter
 
 
 async def test_a_key_that_comes_again_names_the_first_job(app: App) -> None:
-    """A caller that did not hear the answer may ask again; the work is done once."""
+    """A caller that did not receive the reply may repeat the call, and the job must run once."""
 
     @app.job
     async def pay(amount: int) -> int:
@@ -136,7 +136,7 @@ async def test_run_at_and_delay_exclude_each_other(app: App) -> None:
 async def test_impossible_arguments_are_refused_by_their_name_when_submitted(
     app: App, arguments: dict[str, Any], blamed: str
 ) -> None:
-    """An hour later, in a worker, nobody knows who sent them."""
+    """An hour later, in a worker, it is hard to find out which caller sent them."""
 
     @app.job
     async def task(n: int) -> None: ...
@@ -175,7 +175,7 @@ async def test_a_job_by_a_name_that_nobody_registered_is_refused(app: App) -> No
 
 
 async def test_an_error_in_a_batch_names_its_item(app: App) -> None:
-    """Which of ten thousand?"""
+    """In a batch of ten thousand, the caller must learn which item is invalid."""
 
     @app.job
     async def task(n: int) -> None: ...
@@ -196,7 +196,7 @@ async def test_one_key_cannot_stand_for_many_jobs(app: App) -> None:
 
 
 async def test_a_large_batch_is_stored_in_order(app: App) -> None:
-    """More than one transaction's worth."""
+    """A batch that needs more than one transaction must keep its order."""
 
     @app.job
     async def task(n: int) -> None: ...
@@ -211,7 +211,7 @@ async def test_a_large_batch_is_stored_in_order(app: App) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted in /proc")
 async def test_first_submissions_at_the_same_time_open_the_store_once(tmp_path: Path) -> None:
-    """A connection that nobody closes keeps the file's log from ever being cleaned up."""
+    """A connection that is never closed prevents SQLite from truncating its write-ahead log."""
     app = App(f"sqlite:///{tmp_path}/work.db")
 
     @app.job
@@ -230,7 +230,7 @@ def open_files(folder: Path) -> list[str]:
 
 
 def test_code_without_a_loop_submits_and_waits(tmp_path: Path) -> None:
-    """Scripts and web handlers that are not async are callers too."""
+    """Scripts and web handlers that are not async must be able to submit."""
     app = App(f"sqlite:///{tmp_path}/work.db")
 
     @app.job
@@ -270,7 +270,7 @@ def test_several_threads_submit_at_once(tmp_path: Path) -> None:
 
 
 async def test_waiting_calls_are_refused_inside_a_running_loop(app: App) -> None:
-    """They would block the loop for as long as they wait, and everything else in it."""
+    """They would block the event loop and every other task in it."""
 
     @app.job
     async def task() -> None: ...

@@ -1,4 +1,4 @@
-"""In which order, from where, and until when a worker works."""
+"""The order in which a worker runs jobs, the queues it serves, and when it stops."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from leaseway.worker.poll import EMPTY_POLL_SECONDS
 
 
 async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> None:
-    """Retries and children included: a batch job in a container must not leave before its work is."""
+    """Retries and children are included: a batch job in a container must not stop before its work is done."""
     tries: list[int] = []
 
     @app.job
@@ -42,7 +42,9 @@ async def test_a_worker_until_empty_without_work_ends_at_once(app: App) -> None:
 
 
 async def test_a_worker_until_empty_looks_often_for_its_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody hints that the last job is done, perhaps somebody else's: a run would end a second late."""
+    """No notification is sent when the last job ends, perhaps at another worker, so a run would end up to a second
+    late.
+    """
     store = await app.store()
     waits: list[float] = []
     has_waited = asyncio.Event()
@@ -55,7 +57,7 @@ async def test_a_worker_until_empty_looks_often_for_its_end(app: App, monkeypatc
 
     @app.job
     async def task() -> None:
-        await has_waited.wait()  # a worker that has room looks for more meanwhile
+        await has_waited.wait()  # a worker with free slots polls for more meanwhile
 
     monkeypatch.setattr(store.notifications, "wait", wait)
     await task.submit()
@@ -142,7 +144,7 @@ async def test_a_worker_that_waits_is_woken_by_a_submission_in_its_own_process(a
 
     async with working(app, poll_seconds=60):
         for _ in range(5):
-            await app.wait((await task.submit()).id, 25)  # the poll is half a minute away, or more
+            await app.wait((await task.submit()).id, 25)  # the next poll is half a minute away, or more
 
 
 async def test_a_drained_worker_gives_back_what_it_did_not_finish(app: App) -> None:
@@ -227,7 +229,7 @@ async def test_two_jobs_cannot_have_one_name(app: App) -> None:
 
 
 async def test_a_file_outlives_its_app(tmp_path: object) -> None:
-    """What was submitted before a restart is worked on after it."""
+    """Jobs that were submitted before a restart must run after it."""
     url = f"sqlite:///{tmp_path}/work.db"
 
     def declared() -> tuple[App, object]:
