@@ -8,10 +8,9 @@ from tests.api.keys import key_for, operator_of
 from tests.api.live_clients import by_socket
 from tests.api.running_service import Served
 
-from leaseway.api.metrics.outcome_counters import OutcomeCounters
+from leaseway.api.metrics.job_counters import SETTLEMENTS, SUBMISSIONS, OutcomeCounters
 from leaseway.api.metrics.prometheus_text import Sample, gauge, render_text
 from leaseway.api.metrics.request_metrics import NO_ROUTE
-from leaseway.api.metrics.work_counters import SETTLEMENTS, SUBMISSIONS
 from leaseway.api.system_snapshot import SystemSnapshot
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US

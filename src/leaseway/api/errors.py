@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from leaseway.api.schemas.problem import ProblemDocument
+from leaseway.api.schemas.values import ProblemDocument
 from leaseway.domain.errors import (
     BadValue,
     KeyConflict,

@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 
 from leaseway.api.errors import MEDIA_TYPE, TITLES
 from leaseway.api.routing import COMPONENTS, DESCRIPTIONS, OPEN, RouteDescription
-from leaseway.api.schemas.problem import ProblemDocument
+from leaseway.api.schemas.values import ProblemDocument
 
 REF = "#/components/schemas/"
 SUFFIX = "Document"

@@ -13,7 +13,7 @@ from leaseway.api.auth.tenant_rate_limit import TenantRateLimit
 from leaseway.api.imports.monitor import ImportMonitor
 from leaseway.api.imports.registry import ImportRegistry
 from leaseway.api.live.hub import LiveHub
-from leaseway.api.metrics.work_counters import WorkCounters
+from leaseway.api.metrics.job_counters import WorkCounters
 from leaseway.api.settings import ServiceSettings
 from leaseway.api.submitter import Submitter
 from leaseway.app import App

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from leaseway.api.errors import Problem
-from leaseway.api.metrics.work_counters import WorkCounters
+from leaseway.api.metrics.job_counters import WorkCounters
 from leaseway.domain.errors import UsageError
 from leaseway.domain.job import NewJob, Submitted
 from leaseway.ports.clock import Clock

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from leaseway import __version__
 from leaseway.api.inspection import store_stats
-from leaseway.api.metrics.outcome_counters import OUTCOMES, OutcomeCounters
+from leaseway.api.metrics.job_counters import OUTCOMES, OutcomeCounters
 from leaseway.api.metrics.prometheus_text import MEDIA_TYPE, Family, Sample, counter, gauge, render_text
 from leaseway.api.routing import Authenticated, Routes, visible_tenant
 from leaseway.api.schemas.budgets import burning_window_document

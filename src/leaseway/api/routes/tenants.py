@@ -8,7 +8,7 @@ from leaseway.api.pagination import PageLimit, build_page
 from leaseway.api.preconditions import change_lock
 from leaseway.api.request_body import body_fields, read_body
 from leaseway.api.responses import DocumentPage, Reply
-from leaseway.api.routes.limits_write import RateBody, parse_rate_body
+from leaseway.api.routes.limits import RateBody, parse_rate_body
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.operations import TenantDocument, tenant_document
 from leaseway.api.service import get_service

@@ -1,10 +1,11 @@
 """Timestamps, durations, amounts and stored JSON, as documents show them."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, structs, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, structs, to_builtins
 
 from leaseway.domain.ids import SECOND_US, Instant
 
@@ -54,3 +55,18 @@ def timestamp(instant: Instant | None) -> str | None:
 
 def seconds(us: int | None) -> float | None:
     return None if us is None else us / SECOND_US
+
+
+class ProblemDocument(Struct, kw_only=True):
+    """An error as defined by RFC 9457. Programs compare `code`; `detail` is for people."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: list[Mapping[str, Any]] | UnsetType = UNSET
+    """One entry per invalid field or parameter: `pointer`, a JSON pointer into the body or the parameter's place, and
+    `detail`."""
+    request_id: str | UnsetType = UNSET
+    """The id under which the service logged the request."""
