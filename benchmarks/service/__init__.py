@@ -1,1 +1,1 @@
-"""The service, measured as those who use it see it: over HTTP and in a browser."""
+"""Benchmarks of the service, over HTTP and in a browser."""

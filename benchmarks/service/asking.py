@@ -1,4 +1,4 @@
-"""Every question that the dashboard asks of the service, with the filters that find much, little and nothing."""
+"""All requests that the dashboard sends to the service, with filters that match many jobs, few and none."""
 
 import http.client
 import json
@@ -24,13 +24,13 @@ FILTERS: tuple[dict[str, str], ...] = (
     {"state": "cancelled", "error_code": "Odd"}, {"kind": "kind-3", "queue": "queue-2", "tenant": "tenant-7"},
     {"kind": "rare", "tenant": "tenant-13", "queue": "queue-0"},
 )  # fmt: skip
-"""Large, small and nothing, alone and together."""
+"""Filters that match many jobs, few and none, alone and combined."""
 CHANGES: tuple[tuple[str, dict[str, str]], ...] = (
     ("retry", {}), ("retry", {"error_code": "Odd"}), ("retry", {"tenant": "tiny"}), ("retry", {"kind": "rare"}),
     ("cancel", {}), ("cancel", {"kind": "rare"}), ("cancel", {"queue": "quiet"}), ("cancel", {"tenant": "unknown"}),
     ("discard", {}), ("discard", {"kind": "rare"}), ("discard", {"tenant": "tiny"}),
 )  # fmt: skip
-"""How many would be changed, before anybody confirms it."""
+"""How many jobs would be changed, before the change is confirmed."""
 
 
 class Question(NamedTuple):
@@ -49,7 +49,7 @@ class Line:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     def ask(self, question: Question) -> tuple[float, Any]:
-        """Milliseconds until the last byte of the answer, and what it says."""
+        """Milliseconds until the last byte of the response, and its body."""
         headers = {**self._headers, **({} if question.body is None else {"Content-Type": "application/json"})}
         begun_ns = time.perf_counter_ns()
         self._connection.request("GET" if question.body is None else "POST", question.path, question.body, headers)
@@ -82,7 +82,7 @@ def told(chosen: Mapping[str, str]) -> str:
 
 
 def asked(line: Line, filled: Filled, rounds: int, pages_max: int = 3) -> dict[str, list[float]]:
-    """The milliseconds of every question. Lists of jobs are turned over to their second page and further."""
+    """The milliseconds of every request. Lists of jobs are read beyond their first page."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for question in questions(filled):
@@ -103,7 +103,7 @@ def turn_over(line: Line, first: Question, answer: Any, found: dict[str, list[fl
 
 
 def previewed(line: Line) -> dict[str, float]:
-    """How long it takes to be told how many jobs a change would concern."""
+    """How long it takes to count the jobs that a change would affect."""
     found = {}
     for verb, chosen in CHANGES:
         question = Question(f"{verb} {told(chosen)}", f"/v1/jobs/{verb}", json.dumps({"filter": chosen}).encode())

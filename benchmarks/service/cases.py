@@ -1,7 +1,7 @@
-"""The figures that leaseway promises of its service, one function each: measure, compare, say how.
+"""The performance targets of the service, one function each: measure, compare with the target, say how.
 
-`leaseway serve` runs in a process of its own, with keys, and is asked over HTTP by another one. Database, service,
-whoever asks, and the browser share the machine: what it can do alone is more.
+`leaseway serve` runs in a process of its own, with keys, and another process sends the requests. Database, service,
+load and browser share the machine; on a machine of its own the service is faster.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ def own_figures(size: Size, ours: Sequence[Submitted], found: dict[str, list[flo
 
 
 def has_flower_in(size: Size, connections: int) -> bool:
-    """In a quick run one way is enough."""
+    """One variant is sufficient in a quick run."""
     return (size is not QUICK or connections == FLOWER_CONNECTIONS[0]) and has_flower()
 
 
@@ -89,7 +89,7 @@ def flower_figures(ours: float, theirs: dict[str, list[Submitted]]) -> list[Figu
     return [Figure("submit, times Flower", ours / rates[best], "×", None, note)]
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------------------------
 
 
 def million(size: Size, server: PostgresServer) -> list[Figure]:
@@ -104,7 +104,7 @@ def million_in(database: str, size: Size, server: PostgresServer) -> list[Figure
         service = stack.enter_context(served(url, role=Role.OPERATOR))
         line = Line(service.url, service.key)
         stack.callback(line.close)
-        asked(line, filled, 1)  # whoever asks first waits for the disk
+        asked(line, filled, 1)  # the first request waits for the disk
         found, previews = asked(line, filled, size.asked), previewed(line)
     every = [ms for each in found.values() for ms in each]
     slowest = max(found, key=lambda name: median(found[name]))
@@ -131,7 +131,7 @@ def store_in(database: str, server: PostgresServer, stack: ExitStack) -> str:
     return f"sqlite:///{stack.enter_context(TemporaryDirectory(prefix='leaseway-benchmarks-'))}/work.db"
 
 
-# -- watching -------------------------------------------------------------------------------------------------------
+# -- live stream -----------------------------------------------------------------------------------------------------
 
 
 def seen(size: Size, server: PostgresServer) -> list[Figure]:

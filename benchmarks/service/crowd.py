@@ -1,8 +1,9 @@
-"""A thousand who listen by WebSocket, in a process of their own that does as little as it can.
+"""A thousand WebSocket subscribers, in a process of their own that does as little as possible.
 
     python -m benchmarks.service.crowd HOST PORT KEY COUNT
 
-Says on stdout when all have heard the first news, waits for a word, and says how much was heard meanwhile.
+Prints a line when all have received the first frame, waits for a line on stdin, and prints how much was received
+meanwhile.
 """
 
 import asyncio
@@ -22,8 +23,9 @@ PING, PONG = 0x89, b"\x8a\x80\0\0\0\0"
 
 
 class Listener(asyncio.Protocol):
-    """Counts bytes. News come many at a time, so whether a ping is among them is seen only where it comes alone, as it
-    does when nothing else is to be told; whoever hears news is not asked whether he lives."""
+    """Counts bytes. Many frames arrive in one read, so a ping is recognized only if it arrives alone, which it does
+    when nothing else is sent; a subscriber that receives frames is not pinged.
+    """
 
     def __init__(self, handshake: bytes) -> None:
         self._handshake = handshake

@@ -1,8 +1,8 @@
-"""Flower, Celery's HTTP front, over a Valkey: `POST /api/task/async-apply/noop`, with a password.
+"""Flower, the HTTP API of Celery, with Valkey: `POST /api/task/async-apply/noop`, with a password.
 
     python flower_peer.py PORT BROKER
 
-Runs by itself, in whichever environment has Flower: it needs nothing of this package.
+It needs nothing of this package, and runs in any environment with Flower.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Many connections that submit without a pause, in a process of its own: it must cost less than whom it measures.
+"""Many connections that submit without pauses, in a process of their own: the load must cost less than the service.
 
     echo '{"host": …, "port": …, "connections": 64, "seconds": 5, "request": …}' | python -m benchmarks.service.hammer
 
-The request is made once and sent again and again, each connection waiting for its answer. Of an answer the status and
-the length are looked at, and one that is not a success ends everything. What is asked for comes on stdin.
+The request is built once and sent repeatedly; each connection waits for its response. Only the status and the length of
+a response are read; a response that is not a success ends the run. The parameters come on stdin.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ RUN_SECONDS_MAX = 300
 
 
 class Line(asyncio.Protocol):
-    """One connection: a request is sent when the answer before it has come as a whole."""
+    """One connection: it sends a request when the previous response is complete."""
 
     def __init__(self, load: "Load") -> None:
         self._load = load
@@ -71,7 +71,7 @@ class Load:
         self.over = asyncio.get_running_loop().create_future()
 
     def seated(self) -> None:
-        """All begin together."""
+        """All connections start together."""
         if len(self.lines) < self._wanted:
             return
         self._begun_ns = time.perf_counter_ns() + self._warm_ns
@@ -81,7 +81,7 @@ class Load:
             line.send()
 
     def took(self, answer: bytes, wait_ns: int, now_ns: int) -> bool:
-        """Whether to go on."""
+        """Whether to continue."""
         if not answer.startswith(self._status) and not self.over.done():
             self.over.set_exception(RuntimeError(f"answered {answer[:600]!r}"))
         if self._is_ending or self.over.done():
@@ -93,7 +93,7 @@ class Load:
         return not self._is_ending
 
     def _has_enough(self, now_ns: int) -> bool:
-        """A slow machine gets more time, until there is something to speak of."""
+        """A slow machine gets more time, until there are enough requests."""
         count = len(self._waits_ns)
         return count >= self._calls_max or (now_ns >= self._ends_ns and count >= self._wanted)
 
@@ -129,7 +129,7 @@ async def hammer(asked: dict[str, Any]) -> dict[str, Any]:
     return load.figures
 
 
-# -- from outside ---------------------------------------------------------------------------------------------------
+# -- for callers -----------------------------------------------------------------------------------------------------
 
 
 def request_of(served: Served, path: str, body: bytes, headers: tuple[str, ...] = ()) -> str:
@@ -143,7 +143,7 @@ def request_of(served: Served, path: str, body: bytes, headers: tuple[str, ...] 
 
 
 def hammered(served: Served, request: str, **asked: Any) -> dict[str, Any]:
-    """What one run in a process of its own has found."""
+    """The result of one run in a process of its own."""
     host, _, port = served.url.removeprefix("http://").partition(":")
     known = {"host": host, "port": int(port), "request": request, "status": 200, "warm_seconds": 1.0, **asked}
     command = [sys.executable, "-m", "benchmarks.service.hammer"]

@@ -1,4 +1,4 @@
-"""What a thousand listeners cost one process: its memory, and those who submit meanwhile."""
+"""The cost of a thousand subscribers for one process: its memory, and the latency of submissions meanwhile."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from benchmarks.service.submitting import Submitted, submitted
 from leaseway.domain.identity import Role
 
 LEAVE_SECONDS = 6.0
-"""The service goes on looking for a while when nobody listens any more."""
+"""The service continues to poll for a while when there are no subscribers."""
 
 
 class Crowded(NamedTuple):
@@ -20,12 +20,12 @@ class Crowded(NamedTuple):
     alone: list[Submitted]
     together: list[Submitted]
     reached: int
-    """So many heard of what was submitted."""
+    """How many subscribers received the submitted jobs."""
     heard_mb: float
 
 
 def crowded(size: Size, server_url: str) -> Crowded:
-    """In turns, so that neither has the warmer server: alone, together, alone, together …"""
+    """In turns, so that neither variant has the warmer server: alone, together, alone, together …"""
     with new_database(server_url) as url, served(url, role=Role.OPERATOR) as service:
         submitted(service, size, size.seconds / 2)
         alone, together, memory, heard = list[Submitted](), list[Submitted](), list[float](), list[dict[str, int]]()
@@ -48,7 +48,7 @@ def crowd_command(service: Served, listeners: int) -> list[str]:
 
 
 def refuse_lost(heard: list[dict[str, int]]) -> None:
-    """Listeners that were dropped cost nothing, and would be counted as cheap."""
+    """Disconnected subscribers cost nothing, so they must not count."""
     lost = sum(each["lost"] for each in heard)
     if lost:
         raise RuntimeError(f"{lost} listeners were lost")

@@ -1,7 +1,7 @@
-"""A store with a million jobs in it, written by SQL: by its own verbs that would take minutes.
+"""A store with a million jobs, written with SQL, because submitting them would take minutes.
 
-Four in five have ended, over three days. Most are of a few large tenants, queues and kinds; a few are of `tiny`,
-`quiet` and `rare`, for those who seek a needle. Counters and lanes are as the store would have them.
+Four in five have finished, over three days. Most belong to a few large tenants, queues and kinds; a few belong to
+`tiny`, `quiet` and `rare`, for searches that match little. Counters and lanes are as the store would write them.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import psycopg
 from leaseway import App
 
 FILL_WIDTH = 26
-"""Of an id. Those of new jobs begin higher."""
+"""The prefix of their ids. The ids of new jobs are larger."""
 
 LANE = """CASE WHEN n % 50000 = 7 THEN 'tiny' ELSE 'tenant-' || (n % 20) END AS tenant,
   CASE WHEN n % 50000 = 11 THEN 'quiet' ELSE 'queue-' || ((n / 20) % 5) END AS queue"""
@@ -28,11 +28,11 @@ PAYLOAD = """'{"text": "' || substr('{filler}', 1, 100) || '"}'"""
 class Filled(NamedTuple):
     jobs: int
     ids: list[str]
-    """A few of them, of every state."""
+    """A few of them, in every state."""
 
 
 def fill(url: str, jobs: int) -> Filled:
-    """An empty store at this address gets so many jobs."""
+    """Fills an empty store with this number of jobs."""
     asyncio.run(prepare(url))
     scheme, _, rest = url.partition(":///")
     if scheme == "sqlite":
@@ -44,7 +44,7 @@ def fill(url: str, jobs: int) -> Filled:
 
 
 async def prepare(url: str) -> None:
-    """Makes the tables."""
+    """Creates the tables."""
     app = App(url)
     await app.store()
     await app.close()
@@ -55,7 +55,7 @@ def id_of(number: int) -> str:
 
 
 def facts_of(jobs: int) -> str:
-    """What is true of job `n`, in the words of both databases."""
+    """The values of job `n`, in SQL that both databases understand."""
     stage = STAGE.replace("{alive}", str(jobs * 4 // 5)).replace("{all}", str(jobs))
     return f"{LANE}, {stage}, {REST}, {PAYLOAD.replace('{filler}', 'x' * 100)} AS payload"
 

@@ -1,4 +1,4 @@
-"""Another queue's way in over HTTP, beside ours."""
+"""The HTTP API of another queue, for comparison."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from leaseway.testing.server import free_port
 from leaseway.testing.valkey import valkey_server
 
 PYTHON = os.environ.get("LEASEWAY_BENCH_FLOWER") or sys.executable
-"""An interpreter that has Flower, Celery and redis, if ours has not."""
+"""An interpreter with Flower, Celery and redis, if this one does not have them."""
 START_SECONDS_MAX = 60.0
 BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 PATH = "/api/task/async-apply/noop"
@@ -57,7 +57,7 @@ def flower(size: Size, connections: int) -> Submitted:
 def started(broker: str) -> Iterator[Served]:
     port = free_port()
     command = [PYTHON, str(Path(__file__).with_name("flower_peer.py")), str(port), broker]
-    # Its environment may be another one, with packages of its own.
+    # Its environment may have packages of its own.
     known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.Popen(
         command, env=known, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -77,7 +77,7 @@ def await_answer(url: str, process: "subprocess.Popen[bytes]") -> None:
             with urllib.request.urlopen(f"{url}/healthcheck", timeout=5):
                 return
         except urllib.error.HTTPError:
-            return  # it answers, if only that it wants a password
+            return  # it responds, if only with a request for a password
         except OSError:
             time.sleep(0.1)
     raise RuntimeError("Flower did not start")

@@ -1,4 +1,4 @@
-"""What all cases share: how large they are, and a service in a process of its own."""
+"""What all cases share: their sizes, and a service in a process of its own."""
 
 import asyncio
 import os
@@ -22,7 +22,9 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 LEASEWAY = [sys.executable, "-m", "leaseway.cli"]
 UNLIMITED = ["--requests-per-minute", "100000000", "--requests-at-once", "10000"]
-"""Measured is what the service can do, not what a tenant may: counting goes on, and nobody is sent away."""
+"""The rate limits of tenants are raised, because the capacity of the service is measured; requests are still
+counted.
+"""
 
 
 class Size(NamedTuple):
@@ -35,7 +37,7 @@ class Size(NamedTuple):
     peer_seconds: float = 4.0
     jobs: int = 1_000_000
     asked: int = 6
-    """How often each question of the dashboard is asked."""
+    """How often each request of the dashboard is repeated."""
     changes: int = 60
     listeners: int = 1_000
 
@@ -56,7 +58,7 @@ class Served(NamedTuple):
     url: str
     pid: int
     key: str
-    """Of an operator, or of the tenant who submits; empty without authentication."""
+    """The key of an operator or of the submitting tenant; empty without authentication."""
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def served(store_url: str, *, role: Role | None = Role.TENANT) -> Iterator[Serve
 
 
 async def key_at(store_url: str, role: Role) -> str:
-    """A new one. The store is made if there is none."""
+    """Creates a key, and the store if it does not exist."""
     app = App(store_url)
     try:
         tenant = "bench" if role is Role.TENANT else None
@@ -89,7 +91,7 @@ async def key_at(store_url: str, role: Role) -> str:
 def address_said_by(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     said = []
-    for line in process.stdout:  # ends when the process does
+    for line in process.stdout:  # ends with the process
         said.append(line)
         found = ADDRESS.search(line)
         if found is not None:
@@ -97,7 +99,7 @@ def address_said_by(process: "subprocess.Popen[str]") -> str:
     raise RuntimeError(f"the service did not start: {''.join(said)}")
 
 
-# -- what a process has used ----------------------------------------------------------------------------------------
+# -- resources of a process -------------------------------------------------------------------------------------------
 
 
 def cpu_seconds(pid: int) -> float:

@@ -17,7 +17,7 @@ class Submitted(NamedTuple):
     p50_ms: float
     p99_ms: float
     cpu_us: float
-    """Of the API process, for each request."""
+    """CPU time of the API process per request."""
     load_cpu_us: float
 
 
@@ -35,7 +35,7 @@ def submitted(service: Served, size: Size, seconds: float | None = None) -> Subm
 
 
 def of(found: dict[str, Any], used_seconds: float, busy_seconds: float) -> Submitted:
-    """Of what the load has found. The time to warm up was as busy as the rest."""
+    """From the measurements of the load process. The warm-up was as busy as the rest."""
     rate, waits = found["count"] / found["seconds"], found["waits_ms"]
     each_us = 1e6 / (rate * busy_seconds)
     own_us = found["own_cpu_seconds"] * each_us
@@ -43,7 +43,7 @@ def of(found: dict[str, Any], used_seconds: float, busy_seconds: float) -> Submi
 
 
 def in_bulk(size: Size, server_url: str) -> float:
-    """Jobs per second, from one connection that waits for each answer."""
+    """Jobs per second, from one connection that waits for each response."""
     with new_database(server_url) as url, served(url) as service:
         body = json.dumps({"items": [JOB] * size.bulk_jobs}).encode()
         request = request_of(service, "/v1/jobs/bulk", body)

@@ -1,8 +1,7 @@
-"""What people see in a browser: how soon a change is on the screen, and what the first screen costs.
+"""The dashboard in a browser: the time until a change is on the screen, and the size of the first screen.
 
-The change is made by the worker's own verb, settling a lease, in this process; the browser says when the word in the
-job's row has changed. Both clocks are the machine's: `performance.timeOrigin + performance.now()` counts from 1970, as
-`time.time()` does.
+This process changes a job by settling its lease; the browser reports when the text in the job's row has changed. Both
+use the machine's clock: `performance.timeOrigin + performance.now()` counts from 1970, like `time.time()`.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ SEEN_MS_MAX = 30_000
 WORKER = WorkerId("watched")
 LEASE_US = 600_000_000
 PAUSE_SECONDS = 0.35
-"""Longer than the time between two looks, and no multiple of it: changes shall fall anywhere between two."""
+"""Longer than the poll interval and not a multiple of it, so that changes fall anywhere between two polls."""
 
 WATCH = """({id, word}) => {
   window.seen = new Promise((resolve) => {
@@ -81,7 +80,7 @@ async def browsing() -> AsyncIterator["Browser"]:
 
 
 async def seen_ms(service: Served, store_url: str, size: Size) -> list[float]:
-    """From the call that changes the state to the row on the screen, for each of so many changes."""
+    """From the call that changes the state to the row on the screen, for each change."""
     app = App(store_url)
     try:
         async with browsing() as browser:
@@ -93,7 +92,7 @@ async def seen_ms(service: Served, store_url: str, size: Size) -> list[float]:
 
 
 async def seen_once(app: App, page: "Page", number: int) -> float:
-    """One job comes, is taken, and ends; the last of these is timed."""
+    """A job is submitted, leased and settled; the settlement is timed."""
     lease = await leased(app)
     await page.evaluate(WATCH, {"id": lease.id, "word": ""})
     await within(page)
@@ -126,7 +125,7 @@ async def leased(app: App) -> Lease:
 
 
 async def first_screen(service: Served) -> dict[str, Any]:
-    """Bytes over the line until the page is at rest, headers included, by a browser that has never been here."""
+    """Bytes on the wire until the page is idle, headers included, in a browser without a cache."""
     async with browsing() as browser:
         page = await browser.new_page()
         await page.goto(f"{service.url}/")
