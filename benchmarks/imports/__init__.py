@@ -1,1 +1,1 @@
-"""Whole imports, measured: `leaseway import run` beside dlt, on one stand-in provider."""
+"""Benchmarks of whole imports: `leaseway import run` compared with dlt, on one fake provider."""

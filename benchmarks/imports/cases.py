@@ -1,7 +1,7 @@
-"""The figures that leaseway promises of imports, one function each: measure, compare, say how.
+"""The published figures of imports, one function each.
 
-One stand-in of 235,000 real places, in a process of its own, serves everybody. A run is timed as its user would: from
-the start of the command to its end, processes, planning and closing included.
+One fake API with 235,000 real places runs in its own process and serves all contestants. A run is timed as a user would
+time it: from the start of the command to its end, including processes, planning and finishing.
 """
 
 import sqlite3
@@ -38,7 +38,7 @@ LIMITS, PER_SECOND, LIMITED_WORKERS, LIMITED_SHARDS = ("50/second", "3000/minute
 LEASE_SECONDS = 2
 
 
-# -- how fast -------------------------------------------------------------------------------------------------------
+# -- speed ----------------------------------------------------------------------------------------------------------
 
 
 def rows(size: Size, place: Place) -> list[Figure]:
@@ -48,7 +48,7 @@ def rows(size: Size, place: Place) -> list[Figure]:
     return [*figures, Figure("the stand-in alone", alone, "rows/s", None, note)]
 
 
-# -- how careful ----------------------------------------------------------------------------------------------------
+# -- limits ---------------------------------------------------------------------------------------------------------
 
 
 def limit(size: Size, place: Place) -> list[Figure]:
@@ -56,7 +56,7 @@ def limit(size: Size, place: Place) -> list[Figure]:
 
 
 def limited(rate: str, size: Size) -> list[Figure]:
-    """Fifty requests a second, in the words of a provider."""
+    """Fifty requests per second, as a provider writes it."""
     with provider(size.rows, rate) as it, TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
         asked = Asked([rate], size.limited_page_rows, it.id_max // LIMITED_SHARDS)
         command = import_in(Path(folder), it, None, asked).command("run", "limited", LIMITED_WORKERS)
@@ -107,7 +107,7 @@ def again(size: Size, place: Place) -> list[Figure]:
     return [Figure("second run over unchanged data, rows rewritten", float(rewritten), "", Target(AT_MOST, 0), note)]
 
 
-# -- how robust -----------------------------------------------------------------------------------------------------
+# -- recovery -------------------------------------------------------------------------------------------------------
 
 
 def resume(size: Size, place: Place) -> list[Figure]:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.imports.dlt_peer SETUP_AS_JSON URL ID_MAX FOLDER DESTINATION_URL
 
-The resources are what our shards are: one for each range of ids, read at the same time, into one table. dlt has no
-paginator that goes on after the last id, so it gets one; a filter drops what lies beyond a range, as ours does. Nested
-lists stay whole, which is what a sink of ours keeps too, and which is faster than tables of their own.
+The resources correspond to the shards: one per range of ids, read concurrently into one table. dlt has no paginator
+that continues after the last id, so this module provides one; a filter drops records beyond a range, as leaseway does.
+Nested lists stay in one column, which corresponds to a leaseway sink and is faster than child tables.
 """
 
 import json
@@ -20,20 +20,20 @@ DATASET, TABLE = "ocm", "poi"
 
 
 class Setup(NamedTuple):
-    """One way to run dlt."""
+    """One configuration of dlt."""
 
     disposition: str
     file_format: str | None = None
-    """None: the destination's own."""
+    """None: the destination's default."""
     normalize_workers: int = 1
     file_rows_max: int | None = None
-    """Smaller files give several workers something to do."""
+    """Smaller files give work to several workers."""
     extract_workers: int = 8
     load_workers: int = 20
     shard_ids: int = 20_000
 
     def __str__(self) -> str:
-        """As people say it."""
+        """For display."""
         words = [self.disposition, self.file_format or "its default files"]
         words += [f"{self.normalize_workers} normalize workers"] if self.normalize_workers > 1 else []
         words += [f"files of {self.file_rows_max:,} rows"] if self.file_rows_max else []
@@ -77,7 +77,7 @@ def resources(setup: Setup, id_max: int, paginator: Callable[[int, int], Any]) -
 
 
 def is_below(high: int) -> Callable[[Mapping[str, Any]], bool]:
-    """dlt hands a second argument to functions that take one, so this one takes only the record."""
+    """dlt passes a second argument to functions that accept one, so this function takes only the record."""
     return lambda record: record["ID"] < high
 
 

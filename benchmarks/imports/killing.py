@@ -1,4 +1,4 @@
-"""Runs that are killed halfway, and what of them is fetched again: by the provider's journal."""
+"""Runs that are killed halfway, and how much is fetched again, according to the provider's journal."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from benchmarks.imports.provider import PAGE_ROWS, Page
 
 
 def dlt_resumed(place: Place) -> list[Figure]:
-    """The same, done to dlt."""
+    """The same for dlt."""
     with TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
         pipeline = theirs.pipeline_in(Path(folder), place.it)
         setup = Setup("merge", normalize_workers=2, file_rows_max=theirs.FILE_ROWS, load_workers=1)
@@ -29,7 +29,7 @@ def dlt_resumed(place: Place) -> list[Figure]:
 
 
 def fetched_again(pages: Sequence[Page]) -> Counter[int]:
-    """By range of ids, how many pages were asked for that somebody had before."""
+    """By range of ids, the number of pages that were requested again."""
     often = Counter(page.path for page in pages if f"maxresults={PAGE_ROWS}" in page.path)
     found: Counter[int] = Counter()
     for page in {page.path: page for page in pages}.values():
@@ -38,7 +38,7 @@ def fetched_again(pages: Sequence[Page]) -> Counter[int]:
 
 
 def killed_halfway(command: Sequence[str], place: Place) -> int:
-    """How many pages were fetched until then."""
+    """Pages fetched before the kill."""
     before, half = len(place.it.pages()), place.it.rows / PAGE_ROWS / 2
     with started(command) as process:
         wait_until(lambda: len(place.it.pages()) - before >= half, process)

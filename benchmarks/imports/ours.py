@@ -1,4 +1,4 @@
-"""`leaseway import run`, as a user types it: a spec, a job store, a sink, and worker processes of its own."""
+"""`leaseway import run` as a user types it: a spec, a job store, a sink, and worker processes."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from leaseway.imports.domain.run_state import ShardRow
 from leaseway.testing.fake_open_charge_map import API_KEY
 
 SHARD_IDS = 20_000
-"""How many ids a shard has: the same ranges for everybody."""
+"""Ids per shard: the same ranges for all contestants."""
 RUN_SECONDS_MAX = 300
 
 SPEC = """
@@ -58,7 +58,7 @@ table = "poi"
 
 
 class Import(NamedTuple):
-    """One import in a folder or a database of its own."""
+    """One import in its own folder or database."""
 
     spec: Path
     store: str
@@ -122,7 +122,7 @@ def run_seconds(command: Sequence[str]) -> float:
 
 @contextmanager
 def started(command: Sequence[str], said: IO[bytes] | int = subprocess.DEVNULL) -> Iterator["subprocess.Popen[bytes]"]:
-    """In a group of its own, which does not outlive the body. What it says goes to a file: a pipe could fill up."""
+    """In a process group of its own, which ends with the block. Output goes to a file, because a pipe could fill up."""
     environ = {**os.environ, "OCM_API_KEY": API_KEY}
     with subprocess.Popen(command, env=environ, stdout=said, stderr=said, start_new_session=True) as process:
         try:
@@ -132,15 +132,15 @@ def started(command: Sequence[str], said: IO[bytes] | int = subprocess.DEVNULL) 
 
 
 def kill_all(process: "subprocess.Popen[bytes]") -> None:
-    """It, and every process that it has started."""
+    """The process and all its children."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # all of them have left
+        return  # all of them have ended
 
 
 def rows_in(address: str, table: str, key: str) -> int:
-    """How many different rows are there. More rows than keys would be rows that came twice."""
+    """The number of distinct rows. More rows than keys would be duplicates."""
     question = f"SELECT count(*), count(DISTINCT {key}) FROM {table}"
     if address.startswith("sqlite:///"):
         with closing(sqlite3.connect(address.removeprefix("sqlite:///"))) as file:

@@ -1,4 +1,4 @@
-"""What all cases share: how large they are, whom they ask, and what they refuse to count."""
+"""What all cases share: sizes, the provider, and when a result is invalid."""
 
 import subprocess
 import time
@@ -10,7 +10,7 @@ from benchmarks.imports.provider import Provider
 
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 WORKERS = 2
-"""What `leaseway import run` starts if nobody says how many."""
+"""The default number of workers of `leaseway import run`."""
 LOOK_SECONDS = 0.05
 
 
@@ -22,7 +22,7 @@ class Size(NamedTuple):
     bare_pages: int = 200
     setups: int = 4
     limited_page_rows: int = 50
-    """So few that the import cannot end before its pace is known."""
+    """Few enough that the import does not end before its rate is known."""
     limited_seconds: float = 31.0
     warm_seconds: float = 8.0
 

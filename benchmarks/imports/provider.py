@@ -1,4 +1,4 @@
-"""The provider that all imports of this suite read: the stand-in, in a process of its own, with real places."""
+"""The provider of this suite: the fake Open Charge Map in its own process, with real places."""
 
 import http.client
 import json
@@ -18,11 +18,11 @@ OK = 200
 LAST_ID = re.compile(rb'"ID":(\d+),"UUID"')
 ANSWER_SECONDS_MAX = 10
 VOLATILE = '{"is_volatile": true}'
-"""Two fields of every record are new in each reply, as they are in the real one."""
+"""Two fields of every record differ in each reply, as in the real API."""
 
 
 class Page(NamedTuple):
-    """One that was asked for and given, as the provider's journal has it."""
+    """A page that was requested and returned, according to the provider's journal."""
 
     at_ns: int
     status: int
@@ -30,30 +30,30 @@ class Page(NamedTuple):
 
     @property
     def after(self) -> int:
-        """The id after which it begins."""
+        """The id after which the page starts."""
         return int(parse_qs(urlsplit(self.path).query)["greaterthanid"][0])
 
 
 class Provider(NamedTuple):
     url: str
     rows: int
-    """What a complete import must have."""
+    """What a complete import must contain."""
     id_max: int
 
     def report(self) -> Mapping[str, Any]:
-        """What it has counted since it was started."""
+        """What the provider has counted since its start."""
         found: Mapping[str, Any] = json.loads(asked(self.url, "/_admin"))
         return found
 
     def pages(self) -> list[Page]:
-        """In their order, without those that were refused."""
+        """In order, without refused requests."""
         journal = [Page(*line) for line in json.loads(asked(self.url, "/_admin/journal"))]
         return [page for page in journal if "/poi" in page.path and page.status == OK]
 
 
 @contextmanager
 def provider(rows: int | None = None, *limits: str) -> Iterator[Provider]:
-    """`rows`: all places, some 235,000, if it is None."""
+    """`rows` None: all places, about 235,000."""
     command = [
         sys.executable,
         "-m",
@@ -87,7 +87,7 @@ def asked(url: str, path: str) -> bytes:
 
 
 def bare_rows_per_second(it: Provider, pages_max: int) -> float:
-    """How fast it is itself: one client that keeps its connection, and looks at nothing but the last id of a page."""
+    """The provider's own speed: one client with one connection that reads only the last id of each page."""
     connection = http.client.HTTPConnection(urlsplit(it.url).netloc, timeout=ANSWER_SECONDS_MAX)
     began, after, rows = time.monotonic(), 0, 0
     for _ in range(pages_max):

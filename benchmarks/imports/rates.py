@@ -1,4 +1,4 @@
-"""Rows per second of whole runs, side by side: in turns, each in a file or a database of its own."""
+"""Rows per second of whole runs, interleaved, each in its own file or database."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +37,12 @@ def rows_into(database: str, size: Size, place: Place) -> list[Figure]:
 
 
 class Best(NamedTuple):
-    """What was fastest at a first look."""
+    """The fastest configuration of a first trial."""
 
     workers: int
     setup: Setup | None
     tried: int
-    """How many setups of dlt."""
+    """The number of dlt configurations."""
 
 
 def best_setups(database: str, size: Size, place: Place) -> Best:
@@ -66,7 +66,7 @@ def times_dlt(database: str, best: Best, found: Mapping[str, Sequence[float]]) -
 
 
 def tried(database: str, place: Place, contestant: int | Setup) -> float:
-    """A first look at one way to run it."""
+    """A first trial of one configuration."""
     with TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
         found = rate(database, place, contestant, Path(folder))
     who = f"leaseway, workers: {contestant}" if isinstance(contestant, int) else f"dlt, {contestant}"
@@ -75,7 +75,7 @@ def tried(database: str, place: Place, contestant: int | Setup) -> float:
 
 
 def rate(database: str, place: Place, contestant: int | Setup, folder: Path) -> float:
-    """Rows per second of one run, all of which must be there at its end."""
+    """Rows per second of one run, which must be complete."""
     with database_for(database, place) as url:
         if isinstance(contestant, int):
             ours = import_in(folder, place.it, url)

@@ -1,4 +1,4 @@
-"""dlt as a contestant: the ways in which it is tried, each run a process of its own."""
+"""dlt as a contestant: its configurations, each run in its own process."""
 
 import json
 import sys
@@ -25,12 +25,13 @@ SETUPS = {
         Setup("merge", "csv", normalize_workers=2, file_rows_max=FILE_ROWS),
     ],
 }
-"""Those that a user would think of. Appending is faster, and has every row twice after a second run; merging is what
-an import of ours does. A file has one writer: with twenty load workers dlt gave up now and then, as it was locked."""
+"""Configurations that a user would try. Appending is faster, but a second run duplicates every row; merging corresponds
+to a leaseway import. A file has one writer: with twenty load workers, dlt sometimes failed because the file was locked.
+"""
 
 
 class Pipeline(NamedTuple):
-    """One of dlt's, in a folder or a database of its own."""
+    """One dlt run in its own folder or database."""
 
     folder: Path
     url: str
@@ -43,13 +44,13 @@ class Pipeline(NamedTuple):
     def rows(self) -> int:
         if not self.address.startswith("sqlite"):
             return rows_in(self.address, f"{DATASET}.{TABLE}", "id")
-        (file,) = self.folder.glob(f"*__{DATASET}.db")  # each data set has a file of its own, beside the one named
+        (file,) = self.folder.glob(f"*__{DATASET}.db")  # each data set has its own file next to the named one
         return rows_in(f"sqlite:///{file}", TABLE, "id")
 
 
 def pipeline_in(folder: Path, it: Provider, postgres_url: str | None = None) -> Pipeline:
     if postgres_url is None:
         return Pipeline(folder, it.url, f"sqlite:///{folder}/out.db")
-    # It wants a password, though the server asks for none.
+    # dlt requires a password, although the server does not.
     parts = urlsplit(postgres_url)
     return Pipeline(folder, it.url, parts._replace(netloc=parts.netloc.replace("@", ":none@", 1)).geturl())

@@ -1,4 +1,4 @@
-"""What the worker processes of an import weigh, as the system counts it."""
+"""Memory of the worker processes, as counted by the operating system."""
 
 import contextlib
 import subprocess
@@ -13,7 +13,7 @@ MB = 1_000_000
 
 
 class Weight(NamedTuple):
-    """Peak resident memory of the heaviest worker."""
+    """Peak resident memory of the largest worker."""
 
     early_mb: float
     """When a quarter was fetched."""
@@ -22,12 +22,12 @@ class Weight(NamedTuple):
 
 
 def weighed(import_: Import, it: Provider, workers: int, pages: int) -> Weight:
-    """Run it, and look at its workers until they have left."""
+    """Run an import and sample its workers until they end."""
     before = len(it.pages())
     peaks: dict[int, float] = {}
     early: dict[int, float] = {}
     with started(import_.command("run", "weighed", workers)) as process:
-        while process.poll() is None:  # ends with the run, which has an end
+        while process.poll() is None:  # ends with the run
             for child in children_of(process.pid):
                 peaks[child] = max(peaks.get(child, 0), peak_mb(child))
             if not early and len(it.pages()) - before >= pages / 4:
@@ -45,7 +45,7 @@ def children_of(process: int) -> list[int]:
 
 
 def peak_mb(process: int) -> float:
-    """0 if it has left."""
+    """0 if the process has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

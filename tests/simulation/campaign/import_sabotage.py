@@ -20,7 +20,7 @@ from leaseway.imports.shard_job import import_shard
 from leaseway.imports.shard_job.import_shard import BudgetedHttp, ShardAttempt, ShardTask
 from leaseway.imports.sinks import shard_transitions, sql_tables
 from leaseway.imports.sinks.port import PageWrite
-from leaseway.imports.sinks.shard_transitions import PageChanges, StoredRow
+from leaseway.imports.sinks.shard_transitions import PageChanges, StoredRowState
 from leaseway.imports.sinks.sql_tables import ExecuteMany, SqlShards, Steps
 from leaseway.imports.sinks.sqlite import sink
 from leaseway.imports.sources.http_json import JsonSource
@@ -58,7 +58,7 @@ def everything_is_ours(source: JsonSource, shard: Shard) -> Callable[[Record], b
     return lambda record: True
 
 
-def newest_word_wins(lines: Sequence[Any], known: Mapping[str, StoredRow], quarantined: int) -> PageChanges:
+def newest_word_wins(lines: Sequence[Any], known: Mapping[str, StoredRowState], quarantined: int) -> PageChanges:
     new = [line for line in lines if line[0] not in known]
     changed = [line for line in lines if line[0] in known and line[2] != known[line[0]].content_hash]
     counts = WriteCounts(len(new), len(changed), len(lines) - len(new) - len(changed), 0, quarantined)

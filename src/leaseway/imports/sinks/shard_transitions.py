@@ -130,7 +130,7 @@ def ids_seen(lines: Sequence[Line], bad: Sequence[BadRow]) -> list[str]:
     return living + [row.external_id for row in bad if row.external_id is not None and is_storable_id(row.external_id)]
 
 
-class StoredRow(NamedTuple):
+class StoredRowState(NamedTuple):
     """The stored fields of a row that decide whether a new version is written."""
 
     stamp: Instant
@@ -144,7 +144,7 @@ class PageChanges(NamedTuple):
     counts: WriteCounts
 
 
-def classify_rows(lines: Sequence[Line], known: Mapping[str, StoredRow], quarantined: int) -> PageChanges:
+def classify_rows(lines: Sequence[Line], known: Mapping[str, StoredRowState], quarantined: int) -> PageChanges:
     """Older rows never replace newer ones. Equal rows are not written again, unless only one of them is deleted."""
     new, changed, stale = [], [], 0
     for line in lines:

@@ -20,7 +20,7 @@ from leaseway.imports.sinks.mongodb.connection import Document, Session
 from leaseway.imports.sinks.mongodb.errors import CONFLICTS, WriteConflict, error_codes
 from leaseway.imports.sinks.mongodb.row_encoding import MARK
 from leaseway.imports.sinks.row_encoding import IS_DELETED, Line
-from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRow, classify_rows
+from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRowState, classify_rows
 
 IDS_MAX = 2_000
 """Ids in one query: at most four megabytes, and the server accepts sixteen."""
@@ -112,8 +112,8 @@ class RowMerge(NamedTuple):
 assert IS_DELETED == 4, "`_changes` takes a line apart by the order of its values"
 
 
-def stored_row(row: Document) -> StoredRow:
-    return StoredRow(row["stamp"], row["content_hash"], row["deleted_at"] is not None)
+def stored_row(row: Document) -> StoredRowState:
+    return StoredRowState(row["stamp"], row["content_hash"], row["deleted_at"] is not None)
 
 
 def same_as(row: Document) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A shard is read with the server's time, and updated only if it has not changed since.
 
 Each update increments its version, so two workers that read the same shard cannot both update it, with or without a
-transaction.
+transaction. Bad rows are numbered in the order in which they arrive.
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from bson import ObjectId
+from pymongo import ReturnDocument
 
 from leaseway.domain.ids import Instant
+from leaseway.imports.domain.page import BadRow
 from leaseway.imports.domain.run_state import ShardRow
 from leaseway.imports.sinks import run_tables
-from leaseway.imports.sinks.mongodb.collections import SHARDS
+from leaseway.imports.sinks.mongodb.collections import NUMBERS, QUARANTINE, SHARDS
 from leaseway.imports.sinks.mongodb.connection import Database, Document, Session
 from leaseway.imports.sinks.mongodb.errors import WriteConflict
+from leaseway.imports.sinks.mongodb.row_encoding import shorten_bad_row
+from leaseway.imports.sinks.port import PageWrite
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -102,3 +106,43 @@ async def add(database: Database, target: str, source: str, rows: Sequence[Shard
 
 def instant(moment: datetime) -> Instant:
     return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+COLUMNS = ("_id", "shard", "position", "external_id", "code", "problem", "document")
+
+
+async def add_bad_rows(
+    database: Database,
+    target: str,
+    page: PageWrite,
+    held: LockedShard,
+    bad: Sequence[BadRow],
+    now: Instant,
+    session: Session | None,
+) -> None:
+    number = held.row.pages
+    if session is None:  # remove what an interrupted write of this page left
+        await database[QUARANTINE].delete_many({"run": page.run, "shard": page.shard, "page": number})
+    if not bad:
+        return
+    # Numbers are assigned outside the transaction, so that pages do not wait for each other; gaps do no harm.
+    last: Any = await database[NUMBERS].find_one_and_update(
+        {"_id": QUARANTINE}, {"$inc": {"last": len(bad)}}, upsert=True, return_document=ReturnDocument.AFTER
+    )
+    own = {"target": target, "source": held.source}
+    first = last["last"] - len(bad) + 1
+    lines = [
+        {
+            "_id": first + place,
+            **run_tables.bad_row_values(page.run, page.shard, number, shorten_bad_row(row), now),
+            **own,
+        }
+        for place, row in enumerate(bad)
+    ]
+    await database[QUARANTINE].insert_many(lines, session=session)
+
+
+async def find_bad_rows(database: Database, target: str, run: str | None, limit: int) -> list[tuple[int, str, BadRow]]:
+    asked = {"target": target, **({} if run is None else {"run": run})}
+    found = database[QUARANTINE].find(asked).sort("_id", 1).limit(limit)
+    return [run_tables.decode_bad_row([each[name] for name in COLUMNS]) async for each in found]

@@ -32,7 +32,7 @@ from leaseway.imports.domain.page import BadRow, ColumnType, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
-from leaseway.imports.sinks.mongodb import quarantine, runs, shards, sweep
+from leaseway.imports.sinks.mongodb import runs, shards, sweep
 from leaseway.imports.sinks.mongodb.address import parse_address
 from leaseway.imports.sinks.mongodb.collections import QUARANTINE, RUNS, SHARDS, check_collection, prepare
 from leaseway.imports.sinks.mongodb.connection import Database, Document, MongoClients, Session, Work
@@ -217,7 +217,7 @@ class MongoShards:
         mark = PageMark(page.run, page.shard, number) if session is None else None
         merge = self._tables.merge(database, held.source, page.run, now, mark, session)
         counts = await merge.merge(lines, len(bad))
-        await quarantine.add(database, target, page, held, bad, now, session)
+        await shards.add_bad_rows(database, target, page, held, bad, now, session)
         children = [new_shard_row(page.run, child, page.shard) for child in page.children]
         await shards.add(database, target, held.source, children, session)
         if page.remembers:
@@ -238,7 +238,7 @@ class MongoQuarantine:
         self._tables = tables
 
     async def find_all(self, run: str | None = None, limit: int = 100) -> list[tuple[int, str, BadRow]]:
-        return await self._tables.read(lambda database: quarantine.find_all(database, self._tables.target, run, limit))
+        return await self._tables.read(lambda database: shards.find_bad_rows(database, self._tables.target, run, limit))
 
     async def release(self, number: int, row: Row | None) -> bool:
         lines = [] if row is None else [self._tables.encoder.single(row)]

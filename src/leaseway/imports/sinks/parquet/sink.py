@@ -38,7 +38,7 @@ from leaseway.imports.sinks.columns import check_columns
 from leaseway.imports.sinks.parquet.files import VERSION, LoggedConnection, LoggedPages, ParquetFolder, translate_errors
 from leaseway.imports.sinks.port import close_on_error
 from leaseway.imports.sinks.row_encoding import IS_DELETED, Line
-from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRow, classify_rows
+from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRowState, classify_rows
 from leaseway.imports.sinks.sql_tables import DeleteRows, MergeRows, SqlRuns
 from leaseway.imports.sinks.sqlite.sink import SqliteSink, SqliteTables, json_list
 from leaseway.stores.sqlite.limit_levels import wall_us
@@ -99,7 +99,9 @@ class ParquetTables(SqliteTables):
         source, run, now = step.source, step.run, step.now
         ids = json_list([line[0] for line in step.lines])
         found = self.execute(connection, "known", {"source": source, "ids": ids})
-        stored = {key: StoredRow(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found}
+        stored = {
+            key: StoredRowState(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found
+        }
         changes = classify_rows(step.lines, stored, step.quarantined)
         first_seen = self._first_seen(connection, source, [line[0] for line in changes.changed])
         for verb, lines in (("insert", changes.new), ("update", changes.changed)):

@@ -22,7 +22,7 @@ from leaseway.imports.sinks.columns import check_columns, check_table
 from leaseway.imports.sinks.port import RowMap, close_on_error
 from leaseway.imports.sinks.row_map import GRID, RowMapPage, RowPosition, decode_cells, sqlite_names
 from leaseway.imports.sinks.run_tables import Values
-from leaseway.imports.sinks.shard_transitions import StoredRow, classify_rows
+from leaseway.imports.sinks.shard_transitions import StoredRowState, classify_rows
 from leaseway.imports.sinks.sql_tables import (
     DeleteRows,
     Execute,
@@ -117,7 +117,9 @@ class SqliteTables:
         # This transaction is the only writer, so what is read here cannot change before the commit.
         ids = json_list([line[0] for line in step.lines])
         found = self.execute(connection, "known", {"source": step.source, "ids": ids})
-        stored = {key: StoredRow(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found}
+        stored = {
+            key: StoredRowState(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found
+        }
         changes = classify_rows(step.lines, stored, step.quarantined)
         for verb, lines in (("insert", changes.new), ("update", changes.changed)):
             connection.executemany(self.sql[verb], [(step.source, step.run, step.now, *line) for line in lines])
