@@ -41,7 +41,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/work/jobs/errors"): ONE,
     ("POST", "/v1/work/jobs/cancel"): ONE,
     ("POST", "/v1/work/jobs/list"): SOME,
-    ("POST", "/v1/work/jobs/replay"): SOME,
+    ("POST", "/v1/work/jobs/retry"): SOME,
     ("POST", "/v1/work/jobs/discard"): SOME,
     ("POST", "/v1/work/submit"): {"jobs": []},
     ("POST", "/v1/keys"): {"tenant": "acme"},

@@ -211,7 +211,7 @@ async def test_who_is_not_known_is_told_how_to_be(
         ("/exchange", {"worker": ""}, "worker"),
         ("/exchange", {"worker": "w", "wants": {"queues": ["q"], "count": 10**6, "token": "t"}}, "wants.count"),
         ("/renew", {"leases": [{"id": "1", "token": "t", "lease_us": 0}]}, "leases.lease_us"),
-        ("/limits/take", {"asks": []}, "asks"),
+        ("/limits/acquire", {"asks": []}, "asks"),
         ("/limits/declare", {"definitions": [{"name": "x"}]}, "limits nothing"),
         ("/limits/change", {"definition": {"name": "x", "concurrency": 1}, "expected": 2**40}, "expected"),
         ("/budgets/hold", {"id": "", "lines": [], "ttl_us": 1}, "hold"),
@@ -345,7 +345,7 @@ async def test_who_waits_is_sent_home_when_the_service_stops() -> None:
         waiting = asyncio.ensure_future(served.client.get("/v1/work/wait", params={"seconds": 25}))
         await served.client.get("/healthz")  # ensures that the service has read the other request
         served.service.stopping.set()
-        assert (await waiting).json() == {"answer": False}
+        assert (await waiting).json() == {"value": False}
 
 
 # -- addresses ------------------------------------------------------------------------------------------------------

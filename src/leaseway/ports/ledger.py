@@ -18,7 +18,7 @@ from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, Ho
 from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.ids import Instant
 
-BOOKS_MAX = 1_000
+BALANCES_MAX = 1_000
 
 
 class Expired(Struct, frozen=True):

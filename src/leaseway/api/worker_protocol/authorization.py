@@ -177,7 +177,7 @@ HANDLERS: Mapping[Verb[Any, Any], Handler] = {
     protocol.PRUNE: prune,
     protocol.PRUNE_BUDGETS: prune_budgets, protocol.DECLARE: declare, protocol.FIRE: fire,
     protocol.DECLARE_LIMITS: declare_limits, protocol.DECLARE_BUDGETS: declare_budgets, protocol.SUBMIT: submit,
-    protocol.JOB: job, protocol.ERRORS: errors, protocol.CANCEL: cancel, protocol.JOBS: jobs, protocol.REPLAY: replay,
+    protocol.JOB: job, protocol.ERRORS: errors, protocol.CANCEL: cancel, protocol.JOBS: jobs, protocol.RETRY: replay,
     protocol.DISCARD: discard,
 }  # fmt: skip
 """The verbs whose effect depends on the caller."""

@@ -35,7 +35,7 @@ from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import TenantStore
 from leaseway.stores.http.protocol import PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
 from leaseway.stores.http.requests import EmptyRequest
-from leaseway.stores.http.responses import Answer
+from leaseway.stores.http.responses import Value
 
 REF = "#/components/schemas/Work."
 QUALIFIED = "leaseway.domain."
@@ -44,12 +44,12 @@ QUALIFIED = "leaseway.domain."
 
 def wrapped_type(kind: Any) -> Any:
     """The type of a value that is wrapped in an object for the wire."""
-    return get_args(kind)[0] if get_origin(kind) is Answer else kind
+    return get_args(kind)[0] if get_origin(kind) is Value else kind
 
 
 def build_schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
     """Schemas by type, and the components that they refer to."""
-    kinds = list(dict.fromkeys([bool, *(wrapped_type(kind) for verb in VERBS for kind in (verb.body, verb.answer))]))
+    kinds = list(dict.fromkeys([bool, *(wrapped_type(kind) for verb in VERBS for kind in (verb.body, verb.reply))]))
     made = msgspec.json.encode(msgspec.json.schema_components(kinds, ref_template=REF + "{name}"))
     found, components = msgspec.json.decode(made.replace(QUALIFIED.encode(), b""))
     return dict(zip(kinds, found, strict=True)), {f"Work.{name}": schema for name, schema in components.items()}
@@ -69,7 +69,7 @@ def type_schema(kind: Any) -> dict[str, Any]:
     found: dict[str, Any] = SCHEMAS_BY_TYPE[wrapped_type(kind)]
     if wrapped_type(kind) is kind:
         return found
-    return {"type": "object", "properties": {"answer": found}, "required": ["answer"]}
+    return {"type": "object", "properties": {"value": found}, "required": ["value"]}
 
 
 def verb_options(verb: Verb[Any, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def verb_options(verb: Verb[Any, Any]) -> dict[str, Any]:
     body = {"application/json": {"schema": type_schema(verb.body)}}
     promise = inspect.getdoc(getattr(PORTS[verb.port], verb.method)) or ""
     return {
-        **response_options(verb.answer),
+        **response_options(verb.reply),
         "description": promise,
         "openapi_extra": {"requestBody": {"required": True, "content": body}},
     }
@@ -112,10 +112,10 @@ def add_route(verb: Verb[Any, Any]) -> None:
     routes.post(verb.path, verb.scope, **verb_options(verb))(endpoint)
 
 
-@routes.get("/wait", Scope.WORK, **response_options(Answer[bool]))
+@routes.get("/wait", Scope.WORK, **response_options(Value[bool]))
 async def wait(
     request: Request, caller: Authenticated, seconds: Annotated[float, Query(ge=0, le=WAIT_SECONDS_MAX)] = WAIT_SECONDS
-) -> Answer[bool]:
+) -> Value[bool]:
     """Wait for a notification that there may be work.
 
     It arrives shortly after something was written. Notifications may be late, lost or spurious: poll in addition.
@@ -126,7 +126,7 @@ async def wait(
     try:
         await asyncio.wait({notified, stopped}, return_when=asyncio.FIRST_COMPLETED)
         with store_errors():
-            return Answer(notified.done() and notified.result())
+            return Value(notified.done() and notified.result())
     finally:
         for task in (notified, stopped):
             task.cancel()
@@ -163,11 +163,11 @@ def check_integer(digits: str) -> int:
 
 def render_reply(verb: Verb[Any, Any], reply: Any) -> Struct:
     """The response in the form that the table of verbs declares."""
-    if verb.answer is EmptyRequest:
+    if verb.reply is EmptyRequest:
         return EmptyRequest()
-    if get_origin(verb.answer) is Answer:
-        return Answer(reply)
-    made: Struct = verb.answer.of(reply) if hasattr(verb.answer, "of") else reply
+    if get_origin(verb.reply) is Value:
+        return Value(reply)
+    made: Struct = verb.reply.of(reply) if hasattr(verb.reply, "of") else reply
     return made
 
 

@@ -24,7 +24,7 @@ def check_requests(asks: Sequence[PermitRequest]) -> None:
         raise BadValue("asks", "name a limit twice; add up what it costs")
 
 
-def check_take(asks: Sequence[PermitRequest], least: int, most: int, in_flight_us: int) -> None:
+def check_acquire(asks: Sequence[PermitRequest], least: int, most: int, in_flight_us: int) -> None:
     check_requests(asks)
     check_int("least", least, 1, COUNT_MAX)
     check_int("most", most, least, COUNT_MAX)

@@ -22,13 +22,13 @@ class HttpBudgetDefinitions:
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
         check_budget(definition)
-        return (await self._line.ask(protocol.CHANGE_BUDGET, requests.ChangeBudgetRequest(definition, expected))).answer
+        return (await self._line.ask(protocol.CHANGE_BUDGET, requests.ChangeBudgetRequest(definition, expected))).value
 
     async def all(self) -> list[tuple[BudgetDefinition, int]]:
-        return (await self._line.ask(protocol.BUDGETS, requests.EmptyRequest())).answer
+        return (await self._line.ask(protocol.BUDGETS, requests.EmptyRequest())).value
 
     async def forget(self, name: str) -> bool:
-        return (await self._line.ask(protocol.FORGET_BUDGET, requests.NameRequest(name))).answer
+        return (await self._line.ask(protocol.FORGET_BUDGET, requests.NameRequest(name))).value
 
 
 class HttpBudgetReads:
@@ -37,10 +37,10 @@ class HttpBudgetReads:
 
     async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         asked = requests.BalancesRequest(None if names is None else tuple(names), since)
-        return (await self._line.ask(protocol.BOOKS, asked)).answer
+        return (await self._line.ask(protocol.BALANCES, asked)).value
 
     async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        return (await self._line.ask(protocol.JOURNAL, requests.JournalRequest(name, limit))).answer
+        return (await self._line.ask(protocol.JOURNAL, requests.JournalRequest(name, limit))).value
 
     async def audit(self) -> Audit:
         return (await self._line.ask(protocol.AUDIT, requests.EmptyRequest())).audit
@@ -58,22 +58,22 @@ class HttpLedger:
         check_lines(id, lines, ttl_us)
         return (
             await self.line.ask(protocol.HOLD, requests.HoldRequest(id, tuple(lines), ttl_us, owner, dispatch))
-        ).answer
+        ).value
 
     async def dispatch(self, id: str) -> bool:
-        return (await self.line.ask(protocol.DISPATCH, requests.HoldIdRequest(id))).answer
+        return (await self.line.ask(protocol.DISPATCH, requests.HoldIdRequest(id))).value
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
-        return (await self.line.ask(protocol.SETTLE, requests.SettleHoldRequest(id, dict(actuals)))).answer
+        return (await self.line.ask(protocol.SETTLE, requests.SettleHoldRequest(id, dict(actuals)))).value
 
     async def void(self, id: str) -> bool:
-        return (await self.line.ask(protocol.VOID, requests.HoldIdRequest(id))).answer
+        return (await self.line.ask(protocol.VOID, requests.HoldIdRequest(id))).value
 
     async def expire(self, limit: int) -> Expired:
         return await self.line.ask(protocol.EXPIRE, requests.ExpireHoldsRequest(limit))
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
-        return (await self.line.ask(protocol.BUDGETS_WAIT_US, requests.BudgetWaitRequest(tuple(charges)))).answer
+        return (await self.line.ask(protocol.BUDGETS_WAIT_US, requests.BudgetWaitRequest(tuple(charges)))).value
 
     async def prune(self, keep_us: int, limit: int) -> int:
-        return (await self.line.ask(protocol.PRUNE_BUDGETS, requests.PruneRequest(keep_us, limit))).answer
+        return (await self.line.ask(protocol.PRUNE_BUDGETS, requests.PruneRequest(keep_us, limit))).value

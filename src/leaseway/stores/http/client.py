@@ -13,7 +13,7 @@ from leaseway.domain.errors import BadValue, StoreRefused, TransientError
 from leaseway.stores.http.address import Address
 from leaseway.stores.http.errors import translate_problem, translate_transport_error
 from leaseway.stores.http.protocol import WAIT_PATH, WAIT_SECONDS_MAX, Verb
-from leaseway.stores.http.responses import Answer
+from leaseway.stores.http.responses import Value
 from leaseway.stores.local_notifier import PerLoop
 
 A = TypeVar("A")
@@ -45,14 +45,14 @@ class ServiceClient:
 
     async def ask(self, verb: Verb[B, A], body: B) -> A:
         reply = await self._send("POST", verb.url, CALL_SECONDS_MAX, content=encode_body(body))
-        return self._read(reply, verb.answer)
+        return self._read(reply, verb.reply)
 
     async def wait(self, seconds: float) -> bool:
         """Let the service keep us waiting until something may have happened."""
         asked = min(max(seconds, 0.0), WAIT_SECONDS_MAX)
         reply = await self._send("GET", WAIT_PATH, asked + CALL_SECONDS_MAX, params={"seconds": asked})
-        said: Answer[bool] = self._read(reply, Answer[bool])
-        return said.answer
+        said: Value[bool] = self._read(reply, Value[bool])
+        return said.value
 
     async def _send(self, method: str, path: str, seconds: float, **options: Any) -> httpx2.Response:
         client = await self._clients.here()

@@ -18,7 +18,7 @@ class HttpJobs:
         self._line = line
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return (await self._line.ask(protocol.SUBMIT, requests.SubmitRequest(tuple(jobs)))).answer
+        return (await self._line.ask(protocol.SUBMIT, requests.SubmitRequest(tuple(jobs)))).value
 
     async def exchange(self, call: Exchange) -> ExchangeReply:
         return await self._line.ask(protocol.EXCHANGE, call)
@@ -27,16 +27,16 @@ class HttpJobs:
         return await self._line.ask(protocol.RENEW, requests.RenewRequest(tuple(leases)))
 
     async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
-        return (await self._line.ask(protocol.CHECKPOINT, requests.CheckpointRequest(job, token, cursor))).answer
+        return (await self._line.ask(protocol.CHECKPOINT, requests.CheckpointRequest(job, token, cursor))).value
 
     async def report(self, reports: Sequence[ProgressReport]) -> None:
         await self._line.ask(protocol.REPORT, requests.ReportRequest(tuple(reports)))
 
     async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
-        return (await self._line.ask(protocol.WAIT_US, requests.WaitRequest(tuple(queues), tuple(closed)))).answer
+        return (await self._line.ask(protocol.WAIT_US, requests.WaitRequest(tuple(queues), tuple(closed)))).value
 
     async def traces(self, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
-        return (await self._line.ask(protocol.TRACES, requests.TracesRequest(tuple(leases)))).answer
+        return (await self._line.ask(protocol.TRACES, requests.TracesRequest(tuple(leases)))).value
 
 
 class HttpOperations:
@@ -44,16 +44,16 @@ class HttpOperations:
         self._line = line
 
     async def cancel(self, job: JobId) -> CancelResult:
-        return (await self._line.ask(protocol.CANCEL, requests.JobRequest(job))).answer
+        return (await self._line.ask(protocol.CANCEL, requests.JobRequest(job))).value
 
     async def retry(self, which: JobFilter, limit: int) -> list[JobId]:
-        return (await self._line.ask(protocol.REPLAY, requests.BulkRequest(limit, which))).answer
+        return (await self._line.ask(protocol.RETRY, requests.BulkRequest(limit, which))).value
 
     async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
-        return (await self._line.ask(protocol.DISCARD, requests.BulkRequest(limit, which))).answer
+        return (await self._line.ask(protocol.DISCARD, requests.BulkRequest(limit, which))).value
 
     async def prune(self, keep_us: int, limit: int) -> int:
-        return (await self._line.ask(protocol.PRUNE, requests.PruneRequest(keep_us, limit))).answer
+        return (await self._line.ask(protocol.PRUNE, requests.PruneRequest(keep_us, limit))).value
 
 
 class HttpReads:
@@ -61,19 +61,19 @@ class HttpReads:
         self._line = line
 
     async def job(self, job: JobId) -> Job | None:
-        return (await self._line.ask(protocol.JOB, requests.JobRequest(job))).answer
+        return (await self._line.ask(protocol.JOB, requests.JobRequest(job))).value
 
     async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
-        return (await self._line.ask(protocol.JOBS, requests.JobsRequest(which, before, limit))).answer
+        return (await self._line.ask(protocol.JOBS, requests.JobsRequest(which, before, limit))).value
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
-        return (await self._line.ask(protocol.ERRORS, requests.JobRequest(job))).answer
+        return (await self._line.ask(protocol.ERRORS, requests.JobRequest(job))).value
 
     async def lanes(self) -> Sequence[LaneCount]:
-        return list((await self._line.ask(protocol.LANES, requests.EmptyRequest())).answer)
+        return list((await self._line.ask(protocol.LANES, requests.EmptyRequest())).value)
 
     async def now(self) -> Instant:
-        return (await self._line.ask(protocol.NOW, requests.EmptyRequest())).answer
+        return (await self._line.ask(protocol.NOW, requests.EmptyRequest())).value
 
 
 class HttpSchedules:
@@ -84,13 +84,13 @@ class HttpSchedules:
         await self._line.ask(protocol.DECLARE, requests.DeclareSchedulesRequest(tuple(schedules)))
 
     async def all(self) -> list[StoredSchedule]:
-        return (await self._line.ask(protocol.SCHEDULES, requests.EmptyRequest())).answer
+        return (await self._line.ask(protocol.SCHEDULES, requests.EmptyRequest())).value
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
-        return (await self._line.ask(protocol.FIRE, requests.FireRequest(name, seen, upto, tuple(jobs)))).answer
+        return (await self._line.ask(protocol.FIRE, requests.FireRequest(name, seen, upto, tuple(jobs)))).value
 
     async def pause(self, name: str, paused: bool) -> bool:
-        return (await self._line.ask(protocol.PAUSE, requests.PauseScheduleRequest(name, paused))).answer
+        return (await self._line.ask(protocol.PAUSE, requests.PauseScheduleRequest(name, paused))).value
 
 
 class HttpTenants:
@@ -101,7 +101,7 @@ class HttpTenants:
         await self._line.ask(protocol.SET_TENANT, requests.SetTenantRequest(tenant))
 
     async def all(self) -> list[Tenant]:
-        return (await self._line.ask(protocol.TENANTS, requests.EmptyRequest())).answer
+        return (await self._line.ask(protocol.TENANTS, requests.EmptyRequest())).value
 
     async def forget(self, name: str) -> bool:
-        return (await self._line.ask(protocol.FORGET_TENANT, requests.NameRequest(name))).answer
+        return (await self._line.ask(protocol.FORGET_TENANT, requests.NameRequest(name))).value

@@ -6,7 +6,7 @@ from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
 from leaseway.domain.limits.sizing import size_limit
-from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.client import ServiceClient
@@ -23,13 +23,13 @@ class HttpLimitDefinitions:
 
     async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         size_limit(check_limit(definition))
-        return (await self._line.ask(protocol.CHANGE_LIMIT, requests.ChangeLimitRequest(definition, expected))).answer
+        return (await self._line.ask(protocol.CHANGE_LIMIT, requests.ChangeLimitRequest(definition, expected))).value
 
     async def all(self) -> list[tuple[LimitDefinition, int]]:
-        return (await self._line.ask(protocol.LIMITS, requests.EmptyRequest())).answer
+        return (await self._line.ask(protocol.LIMITS, requests.EmptyRequest())).value
 
     async def forget(self, name: str) -> bool:
-        return (await self._line.ask(protocol.FORGET_LIMIT, requests.NameRequest(name))).answer
+        return (await self._line.ask(protocol.FORGET_LIMIT, requests.NameRequest(name))).value
 
 
 class HttpLimiter:
@@ -46,26 +46,28 @@ class HttpLimiter:
     async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, in_flight_us)
+        check_acquire(asks, least, most, in_flight_us)
         return (
-            await self.line.ask(protocol.TAKE, requests.AcquireRequest(tuple(asks), least, most, holder, in_flight_us))
+            await self.line.ask(
+                protocol.ACQUIRE, requests.AcquireRequest(tuple(asks), least, most, holder, in_flight_us)
+            )
         ).verdict
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
-        await self.line.ask(protocol.GIVE_BACK, requests.ReturnUnusedRequest(granted, unused))
+        await self.line.ask(protocol.RETURN_UNUSED, requests.ReturnUnusedRequest(granted, unused))
 
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        await self.line.ask(protocol.VACATE, requests.EndCallsRequest(tuple(asks), holder, count))
+        await self.line.ask(protocol.END_CALLS, requests.EndCallsRequest(tuple(asks), holder, count))
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         check_in_flight(asks, holder, count, in_flight_us)
-        await self.line.ask(protocol.KEEP, requests.RenewCallsRequest(tuple(asks), holder, count, in_flight_us))
+        await self.line.ask(protocol.RENEW_CALLS, requests.RenewCallsRequest(tuple(asks), holder, count, in_flight_us))
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
-        await self.line.ask(protocol.TELL, requests.ObserveRequest(notice))
+        await self.line.ask(protocol.OBSERVE, requests.ObserveRequest(notice))
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)

@@ -1,4 +1,4 @@
-"""The bodies of calls. Where a call takes one value of the domain, that is its body."""
+"""The requests of the worker protocol. A call that takes one domain value has that value as its request."""
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from leaseway.domain.tenant import Tenant
 
 
 class EmptyRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """A body, or an answer, that says nothing."""
+    """A request or a reply without fields."""
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WaitRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether an exchange for these queues may find something."""
+    """How long an exchange for these queues would have to wait for a job."""
 
     queues: tuple[str, ...]
     closed: tuple[Gate, ...] = ()

@@ -1,4 +1,4 @@
-"""The answers to calls. One that is no object of its own stands in one, as `answer`."""
+"""The replies of the worker protocol. A value that is not an object is wrapped in one, as `value`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -17,14 +17,14 @@ from leaseway.domain.limits.buckets import Granted, Level, Never, Verdict, Wait
 T = TypeVar("T")
 
 
-class Answer(Struct, Generic[T], frozen=True):
-    """An answer that is no object of its own."""
+class Value(Struct, Generic[T], frozen=True):
+    """A reply that is not an object, wrapped in one."""
 
-    answer: T
+    value: T
 
 
 class AcquireReply(Struct, frozen=True, omit_defaults=True):
-    """One of the three."""
+    """Exactly one field is set."""
 
     granted: Granted | None = None
     wait: Wait | None = None
@@ -56,7 +56,7 @@ class LevelsReply(Struct, frozen=True):
 
 
 class HoldReply(Struct, frozen=True, omit_defaults=True):
-    """One of the four."""
+    """Exactly one field is set."""
 
     held: budget.HoldGranted | None = None
     booked: budget.HoldBooked | None = None
@@ -76,41 +76,43 @@ class HoldReply(Struct, frozen=True, omit_defaults=True):
                 return cls(used=answer)
 
     @property
-    def answer(self) -> HoldAnswer:
-        answer: HoldAnswer = first_present(self.held, self.booked, self.denied, self.used)
-        return answer
+    def value(self) -> HoldAnswer:
+        value: HoldAnswer = first_present(self.held, self.booked, self.denied, self.used)
+        return value
 
 
-Summed = tuple[tuple[str, CalendarWindow, Sums], ...]
+SumRows = tuple[tuple[str, CalendarWindow, Sums], ...]
 
 
 class AuditReply(Struct, frozen=True):
-    """JSON has no keys but text, so each sum stands beside the place that it is for."""
+    """The sums of an audit as lists, because keys of JSON objects are strings."""
 
-    books: Summed
-    journal: Summed
-    holds: Summed
+    balances: SumRows
+    journal: SumRows
+    holds: SumRows
     unbalanced: tuple[tuple[str, CalendarWindow], ...] = ()
 
     @classmethod
     def of(cls, audit: Audit) -> "AuditReply":
-        return cls(summed(audit.balances), summed(audit.journal), summed(audit.holds), audit.unbalanced)
+        return cls(sum_rows(audit.balances), sum_rows(audit.journal), sum_rows(audit.holds), audit.unbalanced)
 
     @property
     def audit(self) -> Audit:
-        books, journal, holds = (
-            {(name, window): each for name, window, each in side} for side in (self.books, self.journal, self.holds)
+        balances, journal, holds = (
+            {(name, window): each for name, window, each in side} for side in (self.balances, self.journal, self.holds)
         )
-        return Audit(books, journal, holds, self.unbalanced)
+        return Audit(balances, journal, holds, self.unbalanced)
 
 
-def summed(sums: Mapping[tuple[str, CalendarWindow], Sums]) -> Summed:
+def sum_rows(sums: Mapping[tuple[str, CalendarWindow], Sums]) -> SumRows:
     return tuple((name, window, each) for (name, window), each in sums.items())
 
 
 def first_present(*said: Any) -> Any:
-    """Whichever there is. A service that says none of those that we know speaks another language."""
+    """Return the one value that is set. `StoreRefused`: the service runs another version."""
     found = [each for each in said if each is not None]
     if len(found) != 1:
-        raise StoreRefused("the service gave an answer that this leaseway does not know; install the same version")
+        raise StoreRefused(
+            "the service sent a reply that this version of leaseway does not know; install the same version"
+        )
     return found[0]

@@ -59,7 +59,7 @@ from leaseway.domain.budgets.holds import (
     wait_us,
 )
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
+from leaseway.ports.ledger import BALANCES_MAX, BudgetDefinitions, BudgetReads, Expired
 
 
 class BudgetState:
@@ -162,7 +162,7 @@ class MemoryBudgetReads:
                 account for account in self._untouched(now) if (account.name, account.window) not in self._state.books
             ]
             wanted = [account for account in wanted if names is None or account.name in names]
-            return sorted(wanted, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
+            return sorted(wanted, key=lambda account: (account.name, account.window))[:BALANCES_MAX]
 
     def _untouched(self, now: Instant) -> list[BudgetWindow]:
         definitions = [kept.definition for kept in self._state.kept.values()]

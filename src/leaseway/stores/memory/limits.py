@@ -13,7 +13,7 @@ from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.sizing import Sizing
-from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.python_limiter import FORGET_MAX, LimitLevels, StoredLimit, change_limit, check_all, declare_limit
 
@@ -112,7 +112,7 @@ class MemoryLimiter:
     async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, in_flight_us)
+        check_acquire(asks, least, most, in_flight_us)
         with self._levels.locked() as levels:
             return levels.acquire(asks, least, most, holder, in_flight_us)
 

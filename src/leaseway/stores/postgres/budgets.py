@@ -42,7 +42,7 @@ from leaseway.domain.budgets.calendar_windows import CalendarWindow, window_at
 from leaseway.domain.budgets.holds import LineRequest, Lines, check_lines, find_room, wait_us
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
+from leaseway.ports.ledger import BALANCES_MAX, BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.database import Database
 from leaseway.stores.postgres.rows import encode_json
@@ -106,7 +106,7 @@ class PostgresBudgetReads:
 
     async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         wanted = None if names is None else list(names)
-        rows = await self._database.read("list_windows", wanted, since, BOOKS_MAX, self._database.at())
+        rows = await self._database.read("list_windows", wanted, since, BALANCES_MAX, self._database.at())
         now = rows[0][0]
         accounts = [parse_window(row) for row in rows if row[1] is not None]
         there = {(account.name, account.window) for account in accounts}
@@ -114,7 +114,7 @@ class PostgresBudgetReads:
             if not is_template(definition.name) and (names is None or definition.name in names):
                 fresh = fresh_window(definition, now)
                 accounts += [] if (fresh.name, fresh.window) in there else [fresh]
-        return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
+        return sorted(accounts, key=lambda account: (account.name, account.window))[:BALANCES_MAX]
 
     async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
         return [parse_entry(row) for row in await self._database.read("list_journal", name, max(limit, 0))]

@@ -18,7 +18,7 @@ from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import Bucket, Granted, InFlight, Level, Never, Notice, Verdict, Wait
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
 from leaseway.domain.limits.sizing import size_limit
-from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database
@@ -93,7 +93,7 @@ class PostgresLimiter:
     async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, in_flight_us)
+        check_acquire(asks, least, most, in_flight_us)
         given = (*limit_names(asks), [ask.cost for ask in asks], least, most, holder, in_flight_us, self._database.at())
         try:
             (answer,) = await self._database.call("take_permits", *given)

@@ -30,7 +30,7 @@ from leaseway.domain.limits.buckets import (
 )
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
 from leaseway.domain.limits.sizing import Sizing, size_limit
-from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.redis.address import parse_address
 from leaseway.stores.redis.connection import Connections, scripts
@@ -209,7 +209,7 @@ class RedisLimiter:
     async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, in_flight_us)
+        check_acquire(asks, least, most, in_flight_us)
         caller = ScriptRequest(holder=holder, in_flight_us=in_flight_us, in_flight_grace_us=self._in_flight_grace_us)
         request = replace(caller, asks=asks, must_be_known=True, least=least, most=most)
         match await self._server.call("acquire", request):

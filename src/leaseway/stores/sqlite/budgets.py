@@ -57,7 +57,7 @@ from leaseway.domain.budgets.holds import (
     wait_us,
 )
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
+from leaseway.ports.ledger import BALANCES_MAX, BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.sqlite.database import SQL, Database, Row, as_json
 
 T = TypeVar("T")
@@ -366,14 +366,14 @@ class BudgetTransaction:
         wanted = None if names is None else as_json(list(names))
         since = self._now if since is None else since
         accounts = [
-            parse_window(row, self._now) for row in self.run("books", since=since, names=wanted, limit=BOOKS_MAX)
+            parse_window(row, self._now) for row in self.run("books", since=since, names=wanted, limit=BALANCES_MAX)
         ]
         there = {(account.name, account.window) for account in accounts}
         for definition, _ in self.definitions():
             if not is_template(definition.name) and (names is None or definition.name in names):
                 fresh = fresh_window(definition, self._now)
                 accounts += [] if (fresh.name, fresh.window) in there else [fresh]
-        return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
+        return sorted(accounts, key=lambda account: (account.name, account.window))[:BALANCES_MAX]
 
     def journal(self, name: str, limit: int) -> list[JournalEntry]:
         return [parse_entry(row) for row in self.run("entry_list", name=name, limit=max(limit, 0))]

@@ -12,7 +12,7 @@ from typing import TypeVar
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
-from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.python_limiter import StoredLimit, change_limit, check_all, declare_limit
 from leaseway.stores.sqlite.connection import Connection
@@ -106,7 +106,7 @@ class SqliteLimiter:
     async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", in_flight_us: int = 0
     ) -> Verdict:
-        check_take(asks, least, most, in_flight_us)
+        check_acquire(asks, least, most, in_flight_us)
         return await self._write(lambda levels: levels.acquire(asks, least, most, holder, in_flight_us))
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
