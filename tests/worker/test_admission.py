@@ -380,9 +380,9 @@ def test_what_cannot_work_is_refused_when_it_is_written(app: App) -> None:
     def register(**options: Any) -> Any:
         return app.job(name=f"job-{len(app.kinds)}", **options)(lambda ctx: None)
 
-    with pytest.raises(BadValue, match="cost: is needed with a budget"):
+    with pytest.raises(BadValue, match="cost: is required with a budget"):
         register(budget=spend)
-    with pytest.raises(BadValue, match="has no budget"):
+    with pytest.raises(BadValue, match="is given without a budget"):
         register(cost_usd=1)
     with pytest.raises(BadValue, match="cost"):
         register(budget=spend, cost_usd=2)
@@ -457,5 +457,5 @@ async def test_limits_that_set_too_little_aside_are_refused() -> None:
         Limit("maps", "10/minute", degraded_share=0.5)
     with pytest.raises(BadValue, match="degraded_share"):
         Limit("maps", "1000/minute", degraded_share=0.9)
-    with pytest.raises(BadValue, match="together with concurrency"):
+    with pytest.raises(BadValue, match="combined with concurrency"):
         Limit("maps", "10_000/minute", degraded_share=0.5, concurrency=5)
