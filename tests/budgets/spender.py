@@ -1,9 +1,9 @@
-"""One worker of the campaign: holds, dispatches, calls the provider, settles; slow, double and late at random.
+"""One worker of the campaign: it holds, dispatches, calls the provider and settles; slow, twice and late at random.
 
     python -m tests.budgets.spender ADDRESS PROVIDER SEED [refunding]
 
-The provider is a file to which each call is appended in one write: what is in it was spent, whoever dies. With the last
-word calls of which nobody knows are given back, as most others do.
+The provider is a file to which each call is appended in one write: its content was spent, even if the worker is killed.
+With `refunding`, calls with unknown outcome are refunded, as most other systems do.
 """
 
 import asyncio
@@ -52,13 +52,13 @@ async def opened(address: str) -> AsyncIterator[Ledger]:
 
 
 async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) -> bool:
-    """One call; false: there is no money left for it."""
+    """Make one call; false if the budget does not cover it."""
     amount = chance.randint(MICRO // 10, MICRO)
     tenant = chance.randrange(3)
     lines = [(Charge("provider", "provider"), amount), (Charge(f"tenant:{tenant}", "tenant:{tenant}"), amount)]
     chance.shuffle(lines)
     at_once = chance.random() < 0.5
-    for _ in range(chance.choice([1, 1, 2])):  # a reply that was lost is asked for again
+    for _ in range(chance.choice([1, 1, 2])):  # a lost reply is repeated
         answer = await ledger.hold(id_, lines, TTL_US, owner=id_, dispatch=at_once)
     if isinstance(answer, HoldDenied):
         return False
@@ -72,7 +72,7 @@ async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) 
     cost = round(amount * chance.uniform(0.2, 1))
     os.write(provider, f"tenant:{tenant} {cost}\n".encode())
     await asyncio.sleep(chance.choice([0, 0.005, 0.02, 0.3]))
-    for _ in range(chance.choice([0, 1, 1, 1, 2])):  # some never settle
+    for _ in range(chance.choice([0, 1, 1, 1, 2])):  # some calls are never settled
         await ledger.settle(id_, {"usd": cost})
     return True
 

@@ -1,4 +1,4 @@
-"""Each safeguard of the ledger, taken away once: without it a budget is overspent, with it never."""
+"""Each safeguard of the ledger, removed once: without it a budget is overspent, with it never."""
 
 import asyncio
 import sqlite3
@@ -27,14 +27,14 @@ DEFINITION = Budget("spend", usd=LIMIT, every="day", over="fail").definition
 
 
 class RefundsTheUnknown(MemoryLedger):
-    """What most others do: a reservation whose time is over is given back, whatever became of the call."""
+    """As in most other systems, an expired reservation is refunded, whatever happened to the call."""
 
     def _expired(self, hold: Hold) -> HoldStep:
         return void_hold(hold)
 
 
 class ChecksThenActs(MemoryLedger):
-    """What most others do: look whether it fits, and book it a moment later."""
+    """As in most other systems, the limit is checked first and booked a moment later."""
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         now, wants = self._state.now_us(), [self._want(*line) for line in lines]
@@ -47,7 +47,7 @@ class ChecksThenActs(MemoryLedger):
 
 
 async def spend_with_crashes(ledger: Ledger, clock: FakeClock) -> int:
-    """Workers call and die before they settle, half of the time; how many calls the provider has seen."""
+    """Half of the workers crash between call and settlement; returns the number of calls that the provider has seen."""
     seen = 0
     for number in range(4 * LIMIT):
         id_ = f"call-{number}"
@@ -61,13 +61,13 @@ async def spend_with_crashes(ledger: Ledger, clock: FakeClock) -> int:
 
 
 async def spend_at_once(ledger: Ledger) -> int:
-    """Many workers at one moment; how many calls the provider has seen."""
+    """Many workers call at the same time; returns the number of calls that the provider has seen."""
     asked = (ledger.hold(f"call-{number}", ONE, 10 * SECOND_US, dispatch=True) for number in range(4 * LIMIT))
     return sum(isinstance(answer, HoldGranted) for answer in await asyncio.gather(*asked))
 
 
 async def test_refunding_what_may_have_been_called_overspends(clock: FakeClock) -> None:
-    """A worker that dies after its call has spent the money; only charging it keeps the budget."""
+    """A worker that crashes after its call has spent the money; only charging the hold keeps the budget."""
     safe, unsafe = MemoryLedger(clock.now_us), RefundsTheUnknown(clock.now_us)
     for ledger in (safe, unsafe):
         await ledger.definitions.declare([DEFINITION])
@@ -76,7 +76,7 @@ async def test_refunding_what_may_have_been_called_overspends(clock: FakeClock) 
 
 
 async def test_checking_first_and_booking_later_overspends(clock: FakeClock) -> None:
-    """Everybody finds room, and everybody takes it."""
+    """All workers find room at the same time, and all of them use it."""
     safe, unsafe = MemoryLedger(clock.now_us), ChecksThenActs(clock.now_us)
     for ledger in (safe, unsafe):
         await ledger.definitions.declare([DEFINITION])
@@ -85,7 +85,7 @@ async def test_checking_first_and_booking_later_overspends(clock: FakeClock) -> 
 
 
 async def test_the_file_itself_refuses_more_than_the_limit(tmp_path: Path, clock: FakeClock) -> None:
-    """Whatever code decides, now or later: the constraint is the last word."""
+    """The constraint must protect the budget even from a defect in the code."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
     ledger = SqliteLedger(store.database)
@@ -97,7 +97,7 @@ async def test_the_file_itself_refuses_more_than_the_limit(tmp_path: Path, clock
 
 
 async def test_the_server_itself_refuses_more_than_the_limit(server: PostgresServer, clock: FakeClock) -> None:
-    """The same for PostgreSQL."""
+    """The same must hold for PostgreSQL."""
     ledger = PostgresLedger(f"{server.url}?schema=refusing", clock.now_us)
     await ledger.open()
     await ledger.definitions.declare([DEFINITION])
@@ -110,7 +110,9 @@ async def test_the_server_itself_refuses_more_than_the_limit(server: PostgresSer
 
 
 async def test_a_wrong_decision_is_refused_and_not_booked_as_overdraft(tmp_path: Path, clock: FakeClock) -> None:
-    """A hold never makes more overdraft than is permitted: if its check were forgotten, the constraint would speak."""
+    """A hold must not create more overdraft than is permitted. If the check were missing, the constraint must refuse
+    it.
+    """
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
     ledger = SqliteLedger(store.database)

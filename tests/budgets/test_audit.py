@@ -1,4 +1,4 @@
-"""Books, journal and holds tell one story; where they do not, the doctor says so."""
+"""Balance, journal and holds must agree, and the health check must report any difference."""
 
 import sqlite3
 from contextlib import closing
@@ -20,7 +20,7 @@ SPEND = Charge("spend", "spend")
 
 
 async def lived(ledger: Ledger, clock: FakeClock) -> None:
-    """A day with everything that can happen to a hold."""
+    """A day that contains every transition of a hold."""
     await ledger.definitions.declare([Budget("spend", usd=10, every="day").definition])
     for number, cost in enumerate((1, 0.5, 3)):
         await ledger.hold(f"call-{number}", ((SPEND, 2 * MICRO),), 10 * SECOND_US, dispatch=True)
@@ -36,7 +36,7 @@ async def lived(ledger: Ledger, clock: FakeClock) -> None:
 
 
 async def test_the_journal_read_from_its_beginning_gives_the_books(ledger: Ledger, clock: FakeClock) -> None:
-    """Whoever doubts a number can add it up himself."""
+    """A user who doubts an amount must be able to recompute it."""
     await lived(ledger, clock)
     entries = await ledger.reads.journal("spend", 1_000)
     assert sum_journal(entries[::-1]) == sum_balances(await ledger.reads.balances(since=0))
@@ -57,7 +57,7 @@ async def test_the_journal_read_from_its_beginning_gives_the_books(ledger: Ledge
     ],
 )
 async def test_a_book_that_was_tampered_with_is_found(tmp_path: Path, clock: FakeClock, damage: str) -> None:
-    """By hand, by a defect or by a bad disk: money that does not add up must not stay unseen."""
+    """After a manual change, a defect or a bad disk, amounts that do not add up must be reported."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
     ledger = SqliteLedger(store.database)
@@ -72,7 +72,7 @@ async def test_a_book_that_was_tampered_with_is_found(tmp_path: Path, clock: Fak
 
 
 async def test_a_broken_constraint_is_found_too(tmp_path: Path, clock: FakeClock) -> None:
-    """A file that was written with its constraints switched off."""
+    """The database may have been written with its constraints disabled."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
     ledger = SqliteLedger(store.database)

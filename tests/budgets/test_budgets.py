@@ -1,4 +1,4 @@
-"""What users write: amounts to the micro-unit, units that are known, and errors that say the way out."""
+"""What users write: amounts exact to the micro-unit, known units, and errors that name the correction."""
 
 from decimal import Decimal
 from typing import Any
@@ -24,7 +24,7 @@ from leaseway.domain.errors import BadValue
 
 
 def str_of(amount: object) -> str:
-    """Python itself refuses to write very long numbers."""
+    """Python refuses to convert very long integers to text."""
     return "far too long" if isinstance(amount, int) and abs(amount) > 10**20 else repr(amount)
 
 
@@ -43,7 +43,7 @@ def str_of(amount: object) -> str:
     ],
 )
 def test_amounts_are_exact(amount: object, micros: int) -> None:
-    """A budget that is wrong by a rounding error is wrong."""
+    """A budget must not be wrong by a rounding error."""
     assert parse_amount_micros("usd", amount) == micros
     assert parse_cost_micros("usd", amount) == micros
 
@@ -75,13 +75,13 @@ def test_amounts_are_exact(amount: object, micros: int) -> None:
     ],
 )
 def test_impossible_amounts_are_refused_by_name(amount: object) -> None:
-    """Whatever was typed, the message says where."""
+    """Whatever was typed, the message must name the field."""
     with pytest.raises(BadValue, match="spend"):
         parse_amount_micros("budget spend: usd", amount)
 
 
 def test_costs_are_rounded_up_but_not_by_the_error_of_floats() -> None:
-    """A price times a count is rarely whole; a tenth and two tenths are three."""
+    """A price times a count is rarely a whole number, but one tenth plus two tenths must be three tenths."""
     assert parse_cost_micros("usd", 0.1 + 0.2) == 300_000
     assert parse_cost_micros("usd", 1234 * 0.0000025) == 3_085
     assert parse_cost_micros("usd", "0.0000001") == 1
@@ -92,7 +92,7 @@ def test_costs_are_rounded_up_but_not_by_the_error_of_floats() -> None:
 
 @given(st.integers(1, AMOUNT_MAX * MICRO))
 def test_amounts_survive_being_shown(micros: int) -> None:
-    """What people read and type again is the same amount."""
+    """An amount that is shown must be the same amount when it is typed again."""
     assert parse_amount_micros("usd", amount_text(micros)) == micros
 
 
@@ -128,20 +128,20 @@ def test_a_budget_is_what_was_written() -> None:
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], says: str) -> None:
-    """Each with the way out."""
+    """Each error must name the correction."""
     with pytest.raises(BadValue, match=says):
         Budget("spend", **options)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "spend:{tenant", "spend:{Tenant}", "spend:{}"])
 def test_names_that_cannot_be_filled_are_refused(name: str) -> None:
-    """A field that is none would make one budget of all tenants."""
+    """A misspelled field would create one budget for all tenants."""
     with pytest.raises(BadValue, match="budget"):
         Budget(name, usd=1)
 
 
 def test_a_cost_that_never_fits_is_refused_when_it_is_said() -> None:
-    """And not when a worker finds out."""
+    """The error must appear at the call that sets the cost, not in a worker."""
     definition = Budget("spend", usd=10, every="day", overdraft=1).definition
     refuse_impossible("job x: cost", definition, 11 * MICRO)
     with pytest.raises(BadValue, match=r"job x: cost: 11.000001 usd"):
@@ -149,7 +149,7 @@ def test_a_cost_that_never_fits_is_refused_when_it_is_said() -> None:
 
 
 def test_the_definition_of_a_full_name_wins_over_the_one_with_fields() -> None:
-    """In whatever order they come."""
+    """The result must not depend on the order of the definitions."""
     general, own = Budget("spend:{tenant}", usd=1).definition, Budget("spend:acme", usd=5).definition
     assert definition_for("spend:acme", "spend:{tenant}", [general, own]) == own
     assert definition_for("spend:other", "spend:{tenant}", [own, general]) == general

@@ -1,4 +1,4 @@
-"""Real processes, killed at random while they hold, call and settle: what was truly spent never exceeds a budget."""
+"""Real processes, killed at random while they hold, call and settle: actual spending must never exceed a budget."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ class Fleet:
             self._processes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE))
 
     def kill_one(self) -> None:
-        """-9: no word to anybody, in the middle of whatever it does."""
+        """Send SIGKILL, so that the process cannot clean up."""
         victim = self._processes.pop(self._chance.randrange(len(self._processes)))
         assert victim.poll() is None, victim.stderr and victim.stderr.read().decode()
         self._end(victim)
@@ -69,7 +69,7 @@ def fleet(address: str, provider: Path, *sabotage: str) -> Iterator[Fleet]:
 
 
 def truly_spent(provider: Path) -> Counter[str]:
-    """By budget, from the provider's own file. A line is one write, so none is half."""
+    """Spending per budget, from the provider's file. Each line is a single write, so no line is incomplete."""
     spent: Counter[str] = Counter()
     for line in provider.read_text().splitlines():
         tenant, cost = line.split()
@@ -79,7 +79,7 @@ def truly_spent(provider: Path) -> Counter[str]:
 
 
 async def swept(ledger: Ledger) -> dict[str, BudgetWindow]:
-    """The books when nothing is open any more."""
+    """The balances after all open holds are settled."""
     deadline = time.monotonic() + 30
     while True:
         await ledger.expire(1_000)
@@ -123,17 +123,17 @@ def overspent(provider: Path) -> list[str]:
 
 
 async def test_workers_killed_at_random_never_overspend_in_sqlite(tmp_path: Path) -> None:
-    """The provider's own file is the judge."""
+    """The provider's file is the independent reference."""
     await campaign(str(tmp_path / "work.db"), tmp_path / "provider")
 
 
 async def test_workers_killed_at_random_never_overspend_in_postgresql(server: PostgresServer, tmp_path: Path) -> None:
-    """The same with a server, whose clock decides."""
+    """The same must hold for a server, whose clock decides."""
     await campaign(f"{server.url}?schema=campaign", tmp_path / "provider")
 
 
 async def test_refunding_what_may_have_been_called_overspends_in_a_fleet(tmp_path: Path) -> None:
-    """The same fleet without the one rule: the judge must see it, or the campaign proves nothing."""
+    """The same fleet without the rule must overspend, or the campaign proves nothing."""
     provider = tmp_path / "provider"
     async with opened(str(tmp_path / "work.db")) as ledger:
         await ledger.definitions.declare(DEFINITIONS)

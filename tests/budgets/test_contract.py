@@ -1,4 +1,4 @@
-"""Every ledger keeps every promise: the contract that ships with the package, on each store that ships with it."""
+"""Every ledger must pass the contract suite that ships with the package."""
 
 from collections import Counter
 from importlib import import_module
@@ -9,7 +9,9 @@ from leaseway.testing.ledger_contract import *  # noqa: F403
 
 
 def test_no_promise_of_a_ledger_hides_another() -> None:
-    """Of two tests with one name only the last would run, and a chapter that is not imported would not run at all."""
+    """Of two tests with the same name only the last would run, and a chapter that is not imported would not run
+    at all.
+    """
     package = leaseway.testing.ledger_contract
     modules = [import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__)]
     written = Counter(

@@ -1,7 +1,7 @@
-"""The same random life on the specification and on each store: every answer and every book must be the same.
+"""The same random history on the reference ledger and on each store: every result and every balance must be equal.
 
-Hypothesis makes up the life: holds of one or two budgets, also repeated, foreign and too big ones, dispatches,
-settlements of every kind, sweeps, changes of the definitions, and time, which likes to stop just before midnight.
+Hypothesis generates the history: holds of one or two budgets, including repeated, foreign and too large ones,
+dispatches, settlements of every kind, sweeps, changed definitions, and time, which often stops just before midnight.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ def begin() -> list[BudgetDefinition]:
 
 
 async def taken(ledger: Ledger, step: Step) -> Any:
-    """The answer of one step; an error that is meant for the caller is an answer."""
+    """The result of one step; an error for the caller is a result as well."""
     try:
         if step.verb == "hold":
             id_, asked, ttl_us, owner, dispatch = step.arguments
@@ -144,7 +144,7 @@ async def live(ledgers: Sequence[Ledger], clock: FakeClock, life: Sequence[Step]
 
 
 async def seen(ledger: Ledger) -> Any:
-    """What a ledger shows, after it was checked. Windows in which nothing ever happened may be there or not."""
+    """The visible state of a ledger after its audit. Windows without any booking may be present or absent."""
     accounts = await ledger.reads.balances(since=0)
     assert all(is_balanced(account.balance) for account in accounts)
     assert (await ledger.reads.audit()).wrong() == []
@@ -178,7 +178,7 @@ quick = settings(
 @quick
 @given(steps)
 def test_sqlite_lives_like_the_specification(life: list[Step]) -> None:
-    """A ledger that answers otherwise once is another ledger."""
+    """A single different result would make budgets depend on the store."""
 
     async def both() -> None:
         clock = FakeClock()
@@ -191,7 +191,7 @@ def test_sqlite_lives_like_the_specification(life: list[Step]) -> None:
 @settings(quick, max_examples=40)
 @given(life=steps)
 def test_postgres_lives_like_the_specification(server: PostgresServer, life: list[Step]) -> None:
-    """It says the rules in its own language: this is where a difference would show."""
+    """PostgreSQL implements the rules in SQL, so a difference would show here."""
 
     async def both() -> None:
         clock = FakeClock()
@@ -207,7 +207,7 @@ def test_postgres_lives_like_the_specification(server: PostgresServer, life: lis
 
 
 class Provider:
-    """An oracle that knows nothing of ledgers: what calls really cost, by the budget and the day of the call."""
+    """An oracle without knowledge of ledgers: the actual cost of calls by budget and day of the call."""
 
     def __init__(self) -> None:
         self.cost: dict[tuple[str, int], int] = {}
@@ -231,7 +231,7 @@ calls = st.lists(
 @settings(quick, max_examples=200)
 @given(calls)
 def test_no_window_ever_pays_more_than_it_has(life: list[Any]) -> None:
-    """Whatever crashes, is late or comes back: a provider's own count stays within every budget."""
+    """Despite crashes, delays and repeated calls, the provider's own count must stay within every budget."""
 
     async def run() -> None:
         clock, provider = FakeClock(), Provider()

@@ -1,4 +1,4 @@
-"""Windows of the calendar: without gap or overlap, also on the days on which clocks are set."""
+"""Calendar windows: without gap or overlap, also on days with a clock change."""
 
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -26,7 +26,7 @@ ZONES = (
     "America/New_York",
     "America/Santiago",  # clocks skip midnight in spring
     "America/Havana",  # midnight comes twice in autumn
-    "Australia/Lord_Howe",  # set by half an hour
+    "Australia/Lord_Howe",  # the clock changes by half an hour
     "Asia/Kathmandu",
     "Pacific/Apia",
 )
@@ -51,13 +51,13 @@ def hours(window: CalendarWindow) -> float:
     ],
 )
 def test_a_window_is_the_calendars_own(every: str, label: str, start: tuple[int, ...], end: tuple[int, ...]) -> None:
-    """People compare it with their provider's bill."""
+    """Users compare the window with their provider's bill."""
     window = window_at(Every(every), "Europe/Zurich", at(2026, 11, 15, 14, 30, tz="Europe/Zurich"))
     assert window == CalendarWindow(at(*start), at(*end), label)
 
 
 def test_a_total_window_never_ends() -> None:
-    """Whatever the time is."""
+    """This must hold at any time."""
     assert (
         window_at(Every.TOTAL, "UTC", 0) == window_at(Every.TOTAL, "UTC", 2**55) == CalendarWindow(0, FOR_EVER, "total")
     )
@@ -73,7 +73,7 @@ def test_days_on_which_clocks_are_set_are_shorter_or_longer(day: tuple[int, int,
 
 
 def test_the_hour_that_comes_twice_is_two_windows() -> None:
-    """One label for both would be one budget for two hours."""
+    """One label for both hours would be one budget for two hours."""
     first, second = (
         window_at(Every.HOUR, "Europe/Zurich", at(2026, 10, 25, 2, 30, tz="Europe/Zurich", fold=fold))
         for fold in (0, 1)
@@ -84,7 +84,7 @@ def test_the_hour_that_comes_twice_is_two_windows() -> None:
 
 
 def test_an_hour_in_which_the_clock_is_set_is_cut_in_two() -> None:
-    """Lord Howe sets its clocks by half an hour: the half that comes twice is not counted twice."""
+    """Lord Howe changes its clocks by half an hour; the repeated half hour must not be counted twice."""
     tz = "Australia/Lord_Howe"
     windows = list(windows_from(Every.HOUR, tz, at(2026, 4, 5, 1, tz=tz), 3))
     assert [(window.label[-8:], hours(window)) for window in windows] == [
@@ -96,7 +96,7 @@ def test_an_hour_in_which_the_clock_is_set_is_cut_in_two() -> None:
 
 
 def test_weeks_belong_to_the_year_of_their_thursday() -> None:
-    """1 January 2027 lies in the last week of 2026: two labels for one week would be two budgets."""
+    """1 January 2027 lies in the last week of 2026; two labels for one week would be two budgets."""
     labels = {window_at(Every.WEEK, "UTC", at(*day)).label for day in ((2026, 12, 28), (2027, 1, 1), (2027, 1, 3))}
     assert labels == {"2026-W53"}
     assert window_at(Every.WEEK, "UTC", at(2027, 1, 4)).label == "2027-W01"
@@ -108,7 +108,7 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
     instant=st.integers(at(2010, 1, 1), at(2040, 1, 1)),
 )
 def test_windows_follow_each_other_without_gap_or_overlap(every: Every, tz: str, instant: Instant) -> None:
-    """Each instant lies in exactly one window, and every instant of a window finds the same one."""
+    """Each instant must lie in exactly one window, and every instant of a window must find the same one."""
     windows = list(windows_from(every, tz, instant, 30))
     assert instant in windows[0]
     assert len({window.label for window in windows}) == len(windows) == 30
@@ -121,7 +121,7 @@ def test_windows_follow_each_other_without_gap_or_overlap(every: Every, tz: str,
 
 @pytest.mark.parametrize(("day", "tz"), [((2026, 9, 6), "America/Santiago"), ((2026, 11, 1), "America/Havana")])
 def test_days_begin_once_where_midnight_is_skipped_or_repeated(day: tuple[int, int, int], tz: str) -> None:
-    """A day begins at its first moment, whatever the clock on the wall says then."""
+    """A day begins at its first instant, whatever the local time is then."""
     window = window_at(Every.DAY, tz, at(*day, 12, tz=tz))
     zone = ZoneInfo(tz)
     first, before = (
@@ -133,6 +133,6 @@ def test_days_begin_once_where_midnight_is_skipped_or_repeated(day: tuple[int, i
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", None, 5])
 def test_an_unknown_time_zone_is_named(name: object) -> None:
-    """And not found out at midnight."""
+    """The error must appear at the definition, not at midnight."""
     with pytest.raises(BadValue, match="time zone"):
         parse_zone("budget x: tz", name)

@@ -1,6 +1,6 @@
 """Every limiter that leaseway ships, opened empty, with a clock that the test moves.
 
-A new one is a function that opens it, and one entry in `OPENINGS`.
+To add a limiter, write a function that opens it and add one entry to `OPENINGS`.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator

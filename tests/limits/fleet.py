@@ -1,9 +1,9 @@
-"""A fleet of the worst workers there are, against one limit: they take ahead, send at the last moment, return late and
-die, while the store forgets everything or has its clock set back.
+"""A fleet of hostile workers against one limit: they take permits ahead, send at the last moment, return late and
+crash, while the store loses its state or its clock is set back.
 
-Real time is the provider's. What the fleet and the store do is decided by a seed, which also decides what they do often
-in this life and what never: a fleet that always does a bit of everything never comes close to a bound. `Flaws` are the
-safeguards that an ablation takes away.
+Real time is the provider's. A seed decides the actions of fleet and store, and also which actions are frequent or
+absent in this history: a fleet that always does a bit of everything never comes close to a bound. `Flaws` are the
+safeguards that an ablation removes.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ STEPS = 120
 
 
 def one_for_one(taking: Acquisition, now: Instant, granted: Granted, unused: int) -> Level:
-    """The obvious return: what was not used comes back in full, however old it is."""
+    """The obvious return: unused permits come back in full, however old they are."""
     return credit_unused(taking, granted.granted_at, granted, unused)
 
 
 class Flaws(Struct, frozen=True):
-    """What is broken on purpose; as it stands, nothing is."""
+    """The safeguards that are removed; by default none."""
 
     returned: Callable[[Acquisition, Instant, Granted, int], Level] = credit_unused
     fenced: bool = True
     skew_us: int = 0
-    """Workers send their own clocks, and every second one is wrong by so much."""
+    """Workers send their own clocks, and every second worker's clock is wrong by this much."""
     sizing: Sizing | None = None
 
 
@@ -43,7 +43,7 @@ SOUND = Flaws()
 class Lease(Struct):
     granted: Granted
     begun: Instant
-    """In real time, which is what a worker's monotonic clock counts."""
+    """In real time, which a worker's monotonic clock measures."""
     left: int
 
 
@@ -60,11 +60,11 @@ class Fleet:
         self.leases: list[Lease] = []
         self.arrivals: list[Arrival] = []
         self.patience = self.chance.choice((0, 0.5, 1))
-        """How often a call waits for the last moment of its lease."""
+        """The share of calls that wait for the last moment of their lease."""
         self.ask = PermitRequest("maps", definition.name, self.chance.randint(1, definition.cost_max))
 
     def live(self) -> int:
-        """A whole life; by how much the worst window was too full."""
+        """Run a whole history; returns by how much the worst window exceeded the limit."""
         weights = [self.chance.choice(often) for often in ACTIONS.values()]
         for act in self.chance.choices(list(ACTIONS), weights, k=STEPS):
             act(self)
@@ -79,7 +79,8 @@ class Fleet:
     def taking(self) -> Acquisition:
         return Acquisition(self.ask, self.sizing, self.level)
 
-    # -- what happens -----------------------------------------------------------------------------------------------
+    # -- actions
+    # --------------------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
         longest_us = max(window.window_us for window in self.sizing.windows)
@@ -98,14 +99,14 @@ class Fleet:
         return self.leases[-1]
 
     def send(self) -> None:
-        """Some calls of a lease that still counts, now or at the last moment; the network takes its time."""
+        """Send some calls of a valid lease, now or at the last moment; the network adds a delay."""
         if (lease := self.picked()) is not None and lease.left > 0:
             latest = lease.begun + lease.granted.lease_us
             at = latest if self.chance.random() < self.patience else self.real
             self.sent(lease, self.chance.choice((1, lease.left)), at, self.chance.choice((0, self.network_us())))
 
     def sent(self, lease: Lease, count: int, at: Instant, network_us: int = 0) -> None:
-        """Whoever is too late throws his tokens away."""
+        """A worker that is too late discards its permits."""
         lease.left -= count
         if self.real <= at <= lease.begun + lease.granted.lease_us:
             self.arrivals.append((at + network_us, count * self.ask.cost))
@@ -123,7 +124,7 @@ class Fleet:
         self.level = self.flaws.returned(self.taking(), self.now(), lease.granted, lease.left)
 
     def take_and_send(self, worker: int = 0) -> None:
-        """All there is, at once."""
+        """Take all available permits at once."""
         if (lease := self.leased(1_000, worker)) is not None:
             self.sent(lease, lease.left, self.real)
 
@@ -132,7 +133,7 @@ class Fleet:
             self.leases.remove(self.chance.choice(self.leases))
 
     def lose_state(self) -> None:
-        """The store restarts empty, or with something older; now and then only."""
+        """The store restarts empty or with an older state, only now and then."""
         if self.chance.random() < 0.1:
             self.level = self.chance.choice((NEW, replace(self.level, buckets={})))
             if self.flaws.fenced:
@@ -155,4 +156,4 @@ ACTIONS: dict[Callable[[Fleet], None], tuple[int, ...]] = {
     Fleet.lose_state: (0, 0, 1),
     Fleet.set_clock_back: (0, 0, 1),
 }
-"""How often each of them may be in a life."""
+"""The maximum number of each action in a history."""

@@ -1,4 +1,4 @@
-"""What can happen to a limiter, as values: a life is a list of steps, which any limiter can live through."""
+"""Everything that can happen to a limiter, as values: a history is a list of steps that any limiter can run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ HOLDERS = ("one", "two")
 
 
 class Step(Struct, frozen=True):
-    """One verb with all that any verb might need: what it does not need, it ignores."""
+    """One method call with all arguments that any method might need; unused ones are ignored."""
 
     verb: str
     names: tuple[str, ...] = ("maps",)
@@ -43,7 +43,7 @@ class Step(Struct, frozen=True):
 
 
 class Life:
-    """One limiter, and what it granted: later steps return it, or speak of it."""
+    """One limiter and its grants, which later steps return or refer to."""
 
     def __init__(self, limiter: Limiter, clock: FakeClock) -> None:
         self.limiter = limiter
@@ -51,7 +51,7 @@ class Life:
         self.grants: list[Granted] = []
 
     async def live(self, step: Step) -> Any:
-        """What the limiter answers."""
+        """Run a step and return the limiter's result."""
         try:
             return await getattr(self, step.verb)(step)
         except UnknownLimit:
@@ -67,7 +67,7 @@ class Life:
         self.clock.advance_us(step.us)
 
     async def step_back(self, step: Step) -> None:
-        """Everybody gets up before: whether a seat that had expired is taken again then, no store needs to say."""
+        """All in-flight calls end first: whether an expired call is counted again is not specified."""
         for holder in HOLDERS:
             await self.limiter.end_calls([PermitRequest(name, limit) for name, limit in NAMES.items()], holder, 1_000)
         self.clock.advance_us(-step.us // 10)
@@ -79,7 +79,7 @@ class Life:
         return await self.limiter.definitions.change(DEFINITIONS[step.number % len(DEFINITIONS)])
 
     async def forget(self, step: Step) -> bool:
-        """Not for long, or nothing else would happen any more."""
+        """Only for a short time, or nothing else would happen any more."""
         name = NAMES[step.names[0]]
         forgotten = await self.limiter.definitions.forget(name)
         if step.number % 8:
@@ -109,7 +109,7 @@ class Life:
         await self.limiter.renew_calls(self.asks(step), step.holder, step.least, step.us + 1)
 
     async def refuse(self, step: Step) -> None:
-        """The provider did, perhaps without saying for how long."""
+        """The provider refused, perhaps without a wait."""
         name = step.names[0]
         retry_after_us = None if step.number % 4 == 0 else step.us
         await self.limiter.observe(Notice(name, NAMES[name], step.number % 3, True, retry_after_us))
@@ -124,13 +124,13 @@ class Life:
         return now, [from_now(level, now) for level in levels]
 
     async def definitions(self, step: Step) -> Any:
-        """By their places: a new field of definitions is no other answer."""
+        """Definitions by position: a new field of definitions must not change the recorded results."""
         found = await self.limiter.definitions.all()
         return [[definition.name, DEFINITIONS.index(definition), version] for definition, version in found]
 
 
 def from_now(level: Level, now: Instant) -> Any:
-    """What of a level still matters: a store may forget the rest whenever it likes."""
+    """The relevant part of a level; a store may forget the rest at any time."""
     buckets = {
         str(window_us): [max(bucket.tat - now, 0), max(bucket.turn - now, 0), bucket.permit_ns]
         for window_us, bucket in level.buckets.items()
@@ -157,4 +157,4 @@ OFTEN = {
 }
 SPANS_US = [0, 1, 999, 100_000, SECOND_US, 3 * SECOND_US, 11 * SECOND_US, 61 * SECOND_US, 3_600 * SECOND_US]
 BEGINNING = [Step("declare", number=number) for number in (0, 3, 5)] + [Step("advance", us=SPANS_US[-1])]
-"""An hour later buckets are full and seats may be taken, on every store."""
+"""After an hour, buckets are full and calls may be in flight, on every store."""

@@ -1,4 +1,4 @@
-"""Never more than the rate in any window, whatever workers and stores do; and each safeguard is needed for it."""
+"""No window ever exceeds the rate, whatever workers and stores do, and each safeguard is necessary for it."""
 
 import pytest
 from msgspec.structs import replace
@@ -10,10 +10,10 @@ from leaseway.domain.limits.sizing import RateWindow, Sizing, size_limit
 
 LIVES = 1_000
 SEARCH_MAX = 3_000
-"""An ablation stops at the first broken window; it is found long before."""
+"""An ablation stops at the first exceeded window, which is found much earlier."""
 
 TIGHT = Limit("tight", "8 per 20 s", burst=0.5, lease=5, delay=0).definition
-"""Four at once, one every five seconds, and nothing to spare: a single token too many is seen."""
+"""Four at once, one every five seconds, and no slack: a single excess permit is detected."""
 T_US = 5 * SECOND_US
 DEFINITIONS = [
     TIGHT,
@@ -28,13 +28,13 @@ DEFINITIONS = [
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)
 def test_no_window_is_ever_too_full(definition: LimitDefinition) -> None:
-    """The promise: late sends, returns, crashes, lost state and clocks set back included."""
+    """The guarantee includes late requests, returns, crashes, lost state and clocks that are set back."""
     worst = max(Fleet(definition, seed).live() for seed in range(LIVES))
     assert worst <= 0
 
 
 def test_the_search_fills_a_window() -> None:
-    """The bound is reached, so it is not held by mere distance."""
+    """The bound is reached, so the guarantee does not hold by mere distance."""
     assert max(Fleet(TIGHT, seed).live() for seed in range(LIVES)) == 0
 
 
@@ -43,7 +43,7 @@ def is_broken(flaws: Flaws) -> bool:
 
 
 def test_trusting_a_store_that_forgot_would_break_a_window() -> None:
-    """An empty memory looks like a full bucket."""
+    """A limiter that lost its state looks like a full bucket."""
     assert is_broken(Flaws(fenced=False))
 
 
@@ -54,13 +54,13 @@ def test_a_bucket_as_large_as_the_rate_would_break_a_window() -> None:
 
 
 def test_ignoring_the_lease_would_break_a_window() -> None:
-    """Grant time is not arrival time: tokens taken ahead arrive together with those of the next window."""
+    """Grant time is not arrival time: permits taken ahead arrive together with those of the next window."""
     hasty = size_limit(Limit("tight", "8 per 20 s", burst=0.5, lease=0, delay=0).definition)
     assert is_broken(Flaws(sizing=replace(hasty, lease_us=5 * SECOND_US)))
 
 
 def hoard(flaws: Flaws) -> int:
-    """Keep all that there is for the length of a lease, use what is refilled meanwhile, return the rest; twice."""
+    """Keep all permits for the length of a lease, use the refilled ones meanwhile, and return the rest; twice."""
     fleet = Fleet(TIGHT, 0, flaws)
     kept = []
     for _ in range(2):
@@ -79,13 +79,13 @@ def hoard(flaws: Flaws) -> int:
 
 
 def test_returning_one_for_one_would_break_a_window() -> None:
-    """While they were away a full bucket would have refilled nothing, but this one did."""
+    """While the permits were away, a full bucket would not have refilled, but this one did."""
     assert hoard(SOUND) <= 0
     assert hoard(Flaws(returned=one_for_one)) > 0
 
 
 def rush(flaws: Flaws) -> int:
-    """Two workers take all they can, at every moment, for two windows."""
+    """Two workers take all they can at every moment, for two windows."""
     fleet = Fleet(Limit("rush", "40 per 20 s", burst=0.25, delay=0).definition, 0, flaws)
     for _ in range(400):
         fleet.take_and_send(worker=0)
@@ -95,6 +95,6 @@ def rush(flaws: Flaws) -> int:
 
 
 def test_the_clocks_of_workers_would_break_a_window() -> None:
-    """Two workers three seconds apart: the one who is ahead sees tokens that are not there yet."""
+    """With two clocks three seconds apart, the worker that is ahead sees permits that do not exist yet."""
     assert rush(SOUND) <= 0
     assert rush(Flaws(skew_us=3 * SECOND_US)) > 0

@@ -1,4 +1,6 @@
-"""The arithmetic of buckets, for any numbers: sizes hold, refusals are honest, returns give nothing away."""
+"""The arithmetic of buckets for any numbers: sizes hold, refusals name the right time, and returns give nothing
+away.
+"""
 
 from fractions import Fraction
 
@@ -70,7 +72,7 @@ def left(taking: Acquisition, level: Level, now: Instant) -> int:
 @QUICK
 @given(definition=definitions())
 def test_a_bucket_is_sized_so_that_its_window_holds(definition: LimitDefinition) -> None:
-    """The inequality on which everything rests, in exact numbers."""
+    """The whole guarantee rests on this inequality, checked in exact numbers."""
     (rate,), (window,) = definition.rates, size_limit(definition).windows
     span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
     assert window.burst + Fraction(span_us * 1_000, window.permit_ns) <= rate.count + 1
@@ -80,7 +82,7 @@ def test_a_bucket_is_sized_so_that_its_window_holds(definition: LimitDefinition)
 @QUICK
 @given(definition=definitions(), data=st.data())
 def test_the_greedy_never_exceed_the_rate(definition: LimitDefinition, data: st.DataObject) -> None:
-    """Rounding included: whoever takes all he can at any instants stays below the rate."""
+    """A client that takes all it can at any instants must stay below the rate, including rounding."""
     (window,) = size_limit(definition).windows
     cost = data.draw(st.integers(1, definition.cost_max))
     steps_us = st.sampled_from([0, 1, window.permit_ns // 1_000, window.permit_ns // 700, window.window_us // 3])
@@ -95,7 +97,7 @@ def test_the_greedy_never_exceed_the_rate(definition: LimitDefinition, data: st.
 
 @pytest.mark.parametrize("limit", [Limit("one", "1/minute"), Limit("all", "7/minute", burst=1), Limit("s", "1/second")])
 def test_the_smallest_limits_make_progress_and_hold(limit: Limit) -> None:
-    """With one token per window, or a burst of all, a plain formula leaves no rate at all, or twice the limit."""
+    """With one permit per window or a burst of all, a plain formula leaves no rate at all or twice the limit."""
     level, now, arrivals = NEW, NOW, []
     (rate,) = limit.definition.rates
     while now < NOW + 10 * rate.window_us:
@@ -110,8 +112,9 @@ def test_the_smallest_limits_make_progress_and_hold(limit: Limit) -> None:
 @QUICK
 @given(count=st.integers(1, 1_000_000))
 def test_safety_costs_little(count: int) -> None:
-    """Of a limit per minute at least 92 percent are usable, burst, lease and delay included; less where a burst
-    of two is a large part of all."""
+    """At least 92 percent of a limit per minute must be usable, including burst, lease and delay; less if a burst of
+    two is a large part of the limit.
+    """
     (window,) = size_limit(Limit("maps", f"{count}/minute").definition).windows
     least = Fraction(87, 100) if 10 <= count < 18 else Fraction(92, 100)
     assert Fraction(MINUTE_US * 1_000, window.permit_ns) / count >= least
@@ -120,13 +123,15 @@ def test_safety_costs_little(count: int) -> None:
 @QUICK
 @given(definition=definitions(), data=st.data())
 def test_a_refusal_is_honest(definition: LimitDefinition, data: st.DataObject) -> None:
-    """Back at the instant that was named, the first who was refused is served; and not a moment earlier."""
+    """At the named instant, the first refused caller must be served, and not earlier."""
     cost = data.draw(st.integers(1, definition.cost_max))
     most_at_once = buckets.units_at_once(taking(definition, cost))
     least = data.draw(st.integers(1, most_at_once))
     _, (level,) = take([taking(definition, cost)], NOW, SINCE, 1, 1_000_000)
     wait, (level,) = take([taking(definition, cost, level)], NOW, SINCE, least, least)
-    if isinstance(wait, Wait):  # a burst that is no multiple of the cost leaves a rest, but never enough for all
+    if isinstance(
+        wait, Wait
+    ):  # a burst that is not a multiple of the cost leaves a remainder, but never enough for all
         early, _ = take([taking(definition, cost, level)], NOW + wait.wait_us - 1, SINCE, least, least)
         late, _ = take([taking(definition, cost, level)], NOW + wait.wait_us, SINCE, least, least)
         assert isinstance(early, Wait)
@@ -136,7 +141,7 @@ def test_a_refusal_is_honest(definition: LimitDefinition, data: st.DataObject) -
 @QUICK
 @given(definition=definitions(), cost=st.integers(1, 200_000), least=st.integers(1, 200_000))
 def test_never_is_said_exactly_if_it_is_true(definition: LimitDefinition, cost: int, least: int) -> None:
-    """More than the burst never passes; the burst does, in the end."""
+    """More than the burst must never pass; exactly the burst must pass in the end."""
     (window,) = size_limit(definition).windows
     verdict, levels = take([taking(definition, cost)], NOW, SINCE, least, least)
     assert isinstance(verdict, Never) == (cost * least > window.burst)
@@ -148,7 +153,7 @@ def test_never_is_said_exactly_if_it_is_true(definition: LimitDefinition, cost: 
 @QUICK
 @given(definition=definitions(), data=st.data())
 def test_a_return_is_never_worth_more_than_never_having_taken(definition: LimitDefinition, data: st.DataObject) -> None:
-    """The heart of the proof: at no later instant may there be more tokens than if they had stayed in the bucket."""
+    """The core of the proof: at no later instant may there be more permits than if they had stayed in the bucket."""
     (window,) = size_limit(definition).windows
     token_us = window.permit_ns // 1_000 + 1
     used = data.draw(st.integers(0, window.burst - 1))
@@ -156,10 +161,10 @@ def test_a_return_is_never_worth_more_than_never_having_taken(definition: LimitD
     spans_us = st.integers(0, 3 * token_us)
     _, (without,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
     verdict, (level,) = take([taking(definition, 1, without)], NOW, SINCE, unused, unused)
-    assume(isinstance(verdict, Granted))  # each of two takes is rounded up, so the last token may be a moment away
+    assume(isinstance(verdict, Granted))  # each of two takes is rounded up, so the last permit may be a moment away
     assert isinstance(verdict, Granted)
     now = NOW + data.draw(spans_us)
-    # Others take one meanwhile, if they can: in both worlds, or in neither.
+    # Other callers take one meanwhile if they can: in both cases or in neither.
     one, (perhaps,) = take([taking(definition, 1, level)], now, SINCE)
     if isinstance(one, Granted):
         level = perhaps
@@ -175,7 +180,9 @@ def test_a_return_is_never_worth_more_than_never_having_taken(definition: LimitD
 def test_a_change_of_pace_keeps_used_tokens_used(
     definition: LimitDefinition, other: LimitDefinition, used: int, percent: int
 ) -> None:
-    """Slowed, recovered or redefined: what was sent was sent. Only rounding may cost a token, and never gives one."""
+    """After slowing, recovery or redefinition, sent requests must still count. Rounding may cost a permit but never add
+    one.
+    """
     other = replace(other, rates=(replace(other.rates[0], window_us=definition.rates[0].window_us),))
     try:
         (window,) = size_limit(check_limit(other)).windows
@@ -192,7 +199,7 @@ def test_a_change_of_pace_keeps_used_tokens_used(
 @QUICK
 @given(definition=definitions(), retry_after_us=st.integers(0, MINUTE_US), used=st.integers(0, 3))
 def test_it_reopens_with_one_token_at_most(definition: LimitDefinition, retry_after_us: int, used: int) -> None:
-    """However full the bucket was."""
+    """This must hold however full the bucket was."""
     _, (level,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=retry_after_us)
     level = buckets.apply_notice(taking(definition, 1, level), notice, NOW, SINCE)
@@ -201,7 +208,7 @@ def test_it_reopens_with_one_token_at_most(definition: LimitDefinition, retry_af
 
 
 def test_a_bucket_faster_than_the_clock_holds_no_more_than_its_burst() -> None:
-    """Instants are whole microseconds: tokens that come faster would be counted several at a time."""
+    """Instants are whole microseconds, so faster permits would be counted several at a time."""
     limit = Limit("maps", "900m/second", burst=0).definition
     verdict, _ = take([taking(limit)], NOW, SINCE, 1, 1_000)
     assert isinstance(verdict, Granted)
@@ -209,7 +216,7 @@ def test_a_bucket_faster_than_the_clock_holds_no_more_than_its_burst() -> None:
 
 
 def test_slower_and_slower_but_never_still() -> None:
-    """And each event counts once, whoever reports it and however often."""
+    """Each refusal must count once, however often and by how many workers it is reported."""
     limit, level = Limit("maps", "100/minute").definition, NEW
     seen = []
     for generation in (0, 0, 0, 1, 0, 1, 2, 9):
@@ -222,7 +229,7 @@ def test_slower_and_slower_but_never_still() -> None:
 @QUICK
 @given(definition=definitions(), steps_us=st.lists(st.integers(0, SECOND_US), min_size=1, max_size=8))
 def test_what_may_be_forgotten_is_not_missed(definition: LimitDefinition, steps_us: list[int]) -> None:
-    """From then on, a limit that was forgotten gives the same answers as one that is remembered."""
+    """After that, a deleted level must give the same results as one that was kept."""
     _, (level,) = take([taking(definition)], NOW, SINCE, 1, 3)
     _, (level,) = take([taking(definition, 1, level)], NOW, SINCE, 1, 1)
     idle_at = buckets.idle_at(level, size_limit(definition))
@@ -240,7 +247,7 @@ def test_what_may_be_forgotten_is_not_missed(definition: LimitDefinition, steps_
     "changes", [{"percent": 95}, {"generation": 1}, {"buckets": {}}], ids=["slowed", "refused once", "another window"]
 )
 def test_what_must_be_remembered_is_never_idle(changes: dict[str, object]) -> None:
-    """Forgotten, it would be faster again, slowed twice, or full."""
+    """Otherwise a deleted level would be faster, slowed twice, or full."""
     limit = Limit("maps", "100/minute").definition
     _, (level,) = take([taking(limit)], NOW, SINCE)
     assert buckets.idle_at(level, size_limit(limit)) is not None
@@ -248,7 +255,7 @@ def test_what_must_be_remembered_is_never_idle(changes: dict[str, object]) -> No
 
 
 def test_what_is_written_under_another_fence_is_not_trusted() -> None:
-    """A full bucket from before the restart is an empty one; what the provider said still holds."""
+    """A full bucket from before the restart must count as empty; the provider's refusal must still apply."""
     limit = Limit("maps", "100/minute").definition
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=MINUTE_US)
     level = buckets.apply_notice(taking(limit), notice, NOW, SINCE)
@@ -260,7 +267,7 @@ def test_what_is_written_under_another_fence_is_not_trusted() -> None:
 
 
 def test_after_a_fence_nobody_sits_down_at_once() -> None:
-    """Calls that began before are still under way; their workers say so within the grace."""
+    """Earlier calls are still in flight, and their workers report them within the grace period."""
     phone = Acquisition(PermitRequest("phone", "phone"), size_limit(Limit("phone", concurrency=2).definition), NEW)
     caller = buckets.CallHolder("one", SECOND_US, NOW + 10 * SECOND_US)
     verdict, _ = take([phone], NOW, NOW, caller=caller)
@@ -272,7 +279,7 @@ def test_after_a_fence_nobody_sits_down_at_once() -> None:
 
 @pytest.mark.parametrize(("rate", "percent"), [("3000/minute", 92.7), ("100/minute", 93.7), ("10/minute", 87.8)])
 def test_the_shares_that_the_documents_name_are_those_that_are_granted(rate: str, percent: float) -> None:
-    """docs/concepts/limits.md says how much of a limit can be used; nobody would notice when it no longer can."""
+    """docs/concepts/limits.md states the usable share of a limit; without this test it could become wrong unnoticed."""
     definition = Limit("maps", rate).definition
     (window,) = size_limit(definition).windows
     assert round(100 * window.window_us * 1_000 / window.permit_ns / definition.rates[0].count, 1) == percent

@@ -1,4 +1,4 @@
-"""What users write about limits: read exactly, or refused with the field and the way out."""
+"""What users write about limits: parsed exactly, or refused with the field and the correction."""
 
 import pytest
 
@@ -36,12 +36,12 @@ MINUTE_US = 60 * SECOND_US
     ],
 )
 def test_a_rate_is_read_as_the_provider_writes_it(text: str, rate: Rate) -> None:
-    """Copied from the provider's page."""
+    """Users copy rates from the provider's documentation."""
     assert parse_rate("limit maps", text) == rate
 
 
 def test_milliseconds_are_not_minutes() -> None:
-    """Read as a plural, "ms" would be minutes, and the limit a hundred thousand times too low."""
+    """Parsed as a plural, "ms" would be minutes, and the limit a hundred thousand times too low."""
     assert parse_rate("limit maps", "5/ms").window_us == 1_000
 
 
@@ -53,14 +53,14 @@ def test_milliseconds_are_not_minutes() -> None:
     ],
 )
 def test_a_rate_that_cannot_be_read_is_named(text: object) -> None:
-    """With the limit to which it belongs."""
+    """The message must name the limit."""
     with pytest.raises(BadValue, match="limit maps"):
         parse_rate("limit maps", text)
 
 
 @pytest.mark.parametrize("text", ["100/minute", "1,000/day", "5 per 2.5 s", "200,000/week", "7/millisecond"])
 def test_a_rate_is_shown_as_it_may_be_written(text: str) -> None:
-    """People copy from the screen back into the code."""
+    """Users copy rates from the dashboard back into the code."""
     assert str(parse_rate("limit maps", text)) == text
 
 
@@ -83,13 +83,13 @@ def test_a_rate_is_shown_as_it_may_be_written(text: str) -> None:
     ],
 )
 def test_an_impossible_limit_is_refused(rates: tuple[str, ...], options: dict[str, float], field: str) -> None:
-    """When it is written, not when the first call waits for ever."""
+    """The error must appear at the definition, not when the first call waits forever."""
     with pytest.raises(BadValue, match=field):
         Limit("maps", *rates, **options)  # type: ignore[arg-type]
 
 
 def test_a_cost_is_checked_where_it_is_written() -> None:
-    """More than cost_max could be refused for ever."""
+    """A cost above cost_max could be refused forever."""
     limit = Limit("maps", "100/minute", cost_max=3)
     assert limit.cost(3).cost == 3
     for cost in (0, 4):
@@ -98,12 +98,12 @@ def test_a_cost_is_checked_where_it_is_written() -> None:
 
 
 def test_rates_are_kept_in_one_order() -> None:
-    """The same limit written in another order is the same limit, and no change."""
+    """The same limit written in another order must not count as a change."""
     assert Limit("maps", "9/day", "1/s").definition == Limit("maps", "1/s", "9/day").definition
 
 
 def test_short_windows_are_not_leased() -> None:
-    """Taking ahead for a second would cost a limit per second half of its rate."""
+    """Taking permits a second ahead would cost a limit per second half of its rate."""
     assert permit_lease_us(Limit("maps", "3/second", "100/day").definition) == 0
     assert permit_lease_us(Limit("maps", "3 per 10 s").definition) == SECOND_US
     assert permit_lease_us(Limit("maps", concurrency=2).definition) == 0
@@ -111,25 +111,25 @@ def test_short_windows_are_not_leased() -> None:
 
 
 def test_the_delay_fits_the_window() -> None:
-    """Half a second, but never more than a tenth of a short window."""
+    """The delay is half a second, but never more than a tenth of a short window."""
     definition = Limit("maps", "3 per 100 ms", "3/minute").definition
     assert [wire_delay_us(definition, rate) for rate in definition.rates] == [10_000, SECOND_US // 2]
 
 
 def test_a_grant_never_outlives_lease_and_delay() -> None:
-    """Of the way to the provider half belongs to the worker, half to the network."""
+    """Half of the delay belongs to the worker and half to the network."""
     assert size_limit(Limit("maps", "3/minute", lease=2, delay=1).definition).lease_us == 2_500_000
     assert size_limit(Limit("maps", "3 per 100 ms", "3/minute").definition).lease_us == 5_000
 
 
 def test_what_cannot_be_counted_exactly_is_refused() -> None:
-    """Some stores count in doubles: a limit that they would round must not begin."""
+    """Some stores calculate in doubles, so a limit that they would round must be refused."""
     with pytest.raises(BadValue, match="shorter window or a smaller burst"):
         size_limit(Limit("maps", "1000/week", burst=1.0).definition)
 
 
 def test_the_fields_of_a_name_are_filled() -> None:
-    """One definition, one limit per value."""
+    """One definition must create one limit per value."""
     assert template_fields("maps:{tenant}:{region}") == ("tenant", "region")
     assert fill_template("maps:{tenant}:{region}", {"tenant": "acme", "region": 7, "more": 1}) == "maps:acme:7"
     with pytest.raises(BadValue, match="region"):

@@ -368,7 +368,7 @@ async def test_a_definition_changed_during_the_wait_applies(
         assert await taking == Never("maps", 1)
 
 
-# -- replies that are lost --------------------------------------------------------------------------------------------
+# -- lost replies ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["take", "give_back"])

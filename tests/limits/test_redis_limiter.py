@@ -1,6 +1,6 @@
-"""A server that forgets: killed, restored, failed over or flushed, it must never let more through than was allowed.
+"""A server that loses its state, by a kill, a restore, a failover or a flush, must never let the limit be exceeded.
 
-The oracle counts what was granted in every window, by the instants at which the server granted it.
+The oracle counts the grants in every window by the instants at which the server granted them.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ DAY_SECONDS = 86_400
 
 
 class Forgetful(RedisLimiter):
-    """What a limiter without a fence would do: trust whatever the server still knows."""
+    """A limiter without a fence: it trusts whatever state the server still has."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -48,7 +48,7 @@ class Forgetful(RedisLimiter):
 
 
 def most_in_any_window(grants: Sequence[Granted], window_us: int) -> int:
-    """Counted, not derived from how the limiter works. A window that begins between two grants holds no more."""
+    """Counted independently of the implementation. A window that starts between two grants cannot contain more."""
     return max(
         sum(grant.count for grant in grants if 0 <= grant.granted_at - first.granted_at < window_us) for first in grants
     )
@@ -64,7 +64,7 @@ async def opened(server: ValkeyServer, now_us: Callable[[], Instant] | None = No
 
 @pytest.fixture
 async def redis(valkey: ValkeyServer, clock: FakeClock) -> AsyncIterator[RedisLimiter]:
-    """A limiter whose server keeps its memory, with MAPS full."""
+    """A limiter whose server persists its state, with MAPS full."""
     valkey.command("FLUSHALL")
     async with opened(valkey, clock.now_us) as limiter:
         await limiter.definitions.declare([MAPS.definition])
@@ -85,17 +85,17 @@ async def granted(limiter: RedisLimiter, most: int = 1) -> Granted:
 
 
 async def left(limiter: RedisLimiter) -> int:
-    """How many tokens of MAPS are there."""
+    """The number of permits left in MAPS."""
     now, (level,) = await limiter.levels([ASK])
     (window,) = size_limit(MAPS.definition).windows
     return permits_left(window, level.buckets[window.window_us], now)
 
 
-# -- lost memory ----------------------------------------------------------------------------------------------------
+# -- lost state -----------------------------------------------------------------------------------------------------
 
 
 class Place:
-    """A server in an own folder, with room for a backup and for a second one."""
+    """A server in its own directory, with room for a backup and for a second server."""
 
     def __init__(self, server: ValkeyServer, other: ValkeyServer, folder: Path) -> None:
         self.server = server
@@ -115,14 +115,14 @@ async def restored(place: Place) -> None:
 
 
 async def restarted(place: Place) -> None:
-    """In order: everything is still there, but a server cannot know that after the fact."""
+    """A clean restart: everything is still there, but the server cannot know that afterwards."""
     place.server.save()
     place.server.stop()
     place.server.start()
 
 
 async def failed_over(place: Place) -> None:
-    """To a replica that has not heard of the primary for a while."""
+    """Fail over to a replica that has been disconnected from the primary for a while."""
     place.server.kill()
     place.other.promote()
     assert place.other.command("CONFIG", "SET", "port", str(place.server.port)) == "+OK"
@@ -133,12 +133,12 @@ async def flushed(place: Place) -> None:
 
 
 async def replicated(place: Place) -> None:
-    """The first replica gives the primary another identity, which is a fence, so it comes before all else."""
+    """The first replica changes the primary's replication id, which is a fence, so it must be added first."""
     place.other.follow(place.server)
 
 
 async def cut_off(place: Place) -> None:
-    """From here on the replica hears nothing more, and the backup grows old."""
+    """From here on the replica receives nothing, and the backup becomes stale."""
     place.other.command("REPLICAOF", "127.0.0.1", str(free_port()))
     place.server.keep_snapshot(place.backup)
 
@@ -150,16 +150,18 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 async def heard(*limiters: RedisLimiter) -> None:
-    """A test that stops its own event loop hears late that connections ended: let the limiters hear it now."""
+    """A test that blocks its own event loop learns late that connections have closed; let the limiters notice
+    it now.
+    """
     for limiter in limiters:
         await limiter.connections.look("PING")
 
 
 async def grants_of(limiter: RedisLimiter, definition: LimitDefinition) -> list[Granted]:
-    """All that one worker gets now."""
+    """All permits that one worker gets now."""
     try:
         verdict = await limiter.acquire([ASK], most=MANY)
-    except UnknownLimit:  # only the forgetful one may be told so
+    except UnknownLimit:  # only the limiter without a fence may get this error
         assert isinstance(limiter, Forgetful)
         await limiter.definitions.declare([definition])
         return await grants_of(limiter, definition)
@@ -178,7 +180,7 @@ async def hammered(limiters: Sequence[RedisLimiter], clock: FakeClock, steps: in
 async def all_grants(
     kind: type[RedisLimiter], place: Place, fault: Callable[[Place], Awaitable[None]]
 ) -> list[Granted]:
-    """Three workers take what they can, while the server forgets in the middle of a window."""
+    """Three workers take what they can while the server loses its state in the middle of a window."""
     clock = FakeClock()
     await replicated(place)
     async with AsyncExitStack() as stack:
@@ -203,7 +205,7 @@ FAULTS = [killed, restored, restarted, failed_over, flushed]
 async def test_a_server_that_forgets_lets_nobody_exceed_the_limit(
     place: Place, fault: Callable[[Place], Awaitable[None]]
 ) -> None:
-    """The provider has not forgotten what we sent."""
+    """The provider still counts the requests that were sent before."""
     grants = await all_grants(RedisLimiter, place, fault)
     assert sum(grant.count for grant in grants) > COUNT
     assert most_in_any_window(grants, WINDOW_US) <= COUNT
@@ -213,12 +215,12 @@ async def test_a_server_that_forgets_lets_nobody_exceed_the_limit(
 async def test_without_the_fence_the_same_server_would_exceed_it(
     place: Place, fault: Callable[[Place], Awaitable[None]]
 ) -> None:
-    """So the fence is what holds, and the test above can fail."""
+    """This proves that the fence is what protects the limit, and that the test above can fail."""
     assert most_in_any_window(await all_grants(Forgetful, place, fault), WINDOW_US) > COUNT
 
 
 async def test_no_window_overflows_in_real_time_while_the_server_is_killed(place: Place) -> None:
-    """The server's own clock, calls under way when it dies, and four workers that come back at once."""
+    """This uses the server's own clock, calls in flight when it is killed, and four workers that reconnect at once."""
     limit = Limit("maps", "20 per 0.5 s", burst=0.5)
     grants: list[Granted] = []
     reached = {COUNT: asyncio.Event(), 2 * COUNT: asyncio.Event()}
@@ -249,8 +251,9 @@ async def test_no_window_overflows_in_real_time_while_the_server_is_killed(place
 
 
 async def test_a_primary_that_comes_back_after_two_failovers_is_not_trusted(place: Place) -> None:
-    """It never restarted, so its run id is the old one, and nobody wrote a fence in between: only the history of its
-    replication tells that its memory is the other one's."""
+    """The server never restarted, so its run id is unchanged, and no fence was written in between: only its replication
+    history shows that its state comes from the other server.
+    """
     clock = FakeClock()
     await replicated(place)
     async with opened(place.server, clock.now_us) as limiter:
@@ -265,7 +268,7 @@ async def test_a_primary_that_comes_back_after_two_failovers_is_not_trusted(plac
 
 
 async def test_after_a_loss_seats_are_given_only_when_their_holders_have_spoken(place: Place) -> None:
-    """Calls that were under way before are still under way."""
+    """Earlier calls are still in flight."""
     clock, ask = FakeClock(), PermitRequest("seats", "seats")
     async with opened(place.server, clock.now_us) as limiter:
         await limiter.definitions.declare([SEATS.definition])
@@ -282,7 +285,7 @@ async def test_after_a_loss_seats_are_given_only_when_their_holders_have_spoken(
 
 
 async def test_what_the_code_declares_is_known_again_after_a_loss(place: Place) -> None:
-    """Nobody restarts the workers because a cache was restarted; and an old copy must not bring an old limit back."""
+    """Workers are not restarted when a cache is, and a stale copy must not restore an old definition."""
     clock = FakeClock()
     async with opened(place.server, clock.now_us) as worker, opened(place.server, clock.now_us) as other:
         await other.definitions.declare([Limit("maps", "2000/minute").definition])
@@ -298,7 +301,7 @@ async def test_what_the_code_declares_is_known_again_after_a_loss(place: Place) 
 
 
 async def test_a_restart_keeps_what_an_operator_said(place: Place) -> None:
-    """The code says the same as before, so it does not count."""
+    """The code declares the same as before, so the operator's change must stay in force."""
     clock = FakeClock()
     async with opened(place.server, clock.now_us) as worker:
         await worker.definitions.declare([MAPS.definition])
@@ -311,14 +314,14 @@ async def test_a_restart_keeps_what_an_operator_said(place: Place) -> None:
 
 
 def test_a_definition_is_written_without_what_it_leaves_open() -> None:
-    """A release that adds a field would otherwise undo what operators said, with the first worker that starts."""
+    """Otherwise a release that adds a field would undo operators' changes when its first worker starts."""
     assert render_definition(Limit("maps", "20/minute").definition) == (
         '{"name":"maps","rates":[{"window_us":60000000,"count":20}]}'
     )
 
 
 async def test_a_forgotten_limit_stays_forgotten_while_the_server_remembers(redis: RedisLimiter) -> None:
-    """Only a loss makes a worker declare again."""
+    """Only a loss of state may make a worker declare its limits again."""
     assert await redis.definitions.forget("maps")
     assert isinstance(await error_of(redis.acquire([ASK])), UnknownLimit)
     assert not await redis.definitions.forget("maps")
@@ -331,7 +334,7 @@ def keys_of(valkey: ValkeyServer) -> set[str]:
 async def test_forgetting_a_limit_spares_those_with_names_that_look_alike(
     redis: RedisLimiter, valkey: ValkeyServer
 ) -> None:
-    """A name may hold what the server reads as a pattern."""
+    """A name may contain characters that the server treats as a pattern."""
     limits = [Limit(name, "20/minute") for name in ("a*", "ab", "a[b]", "a\\*", "a?")]
     await redis.definitions.declare([limit.definition for limit in limits])
     for limit in limits:
@@ -342,11 +345,11 @@ async def test_forgetting_a_limit_spares_those_with_names_that_look_alike(
         assert before - keys_of(valkey) == {f"{{leaseway}}:level:{limit.name}\t{limit.name}"}
 
 
-# -- replies that are lost ------------------------------------------------------------------------------------------
+# -- lost replies ---------------------------------------------------------------------------------------------------
 
 
 class Thief:
-    """Stands between limiter and server, and can swallow the replies to a command, closing the connection."""
+    """A proxy between limiter and server that can drop the replies to a command and close the connection."""
 
     def __init__(self, server: ValkeyServer) -> None:
         self._server = server
@@ -386,7 +389,7 @@ async def thief_before(server: ValkeyServer) -> AsyncIterator[Thief]:
 async def robbed(
     valkey: ValkeyServer, clock: FakeClock, redis: RedisLimiter
 ) -> AsyncIterator[tuple[Thief, RedisLimiter]]:
-    """A limiter that has taken once, so that the server knows its scripts, and a thief before it."""
+    """A limiter behind the proxy that has taken once, so that the server knows its scripts."""
     async with thief_before(valkey) as thief:
         limiter = RedisLimiter(thief.url, clock.now_us)
         await limiter.open()
@@ -398,7 +401,7 @@ async def robbed(
 async def test_a_take_whose_reply_is_lost_is_not_repeated(
     robbed: tuple[Thief, RedisLimiter], redis: RedisLimiter
 ) -> None:
-    """What was granted is used up, once. Repeated, it would be used up twice, and seats would be taken for nobody."""
+    """The grant is used up once. A repetition would use it up twice and count calls that do not exist."""
     thief, limiter = robbed
     thief.steals = b"EVALSHA"
     assert isinstance(await error_of(limiter.acquire([ASK])), TransientError)
@@ -409,7 +412,7 @@ async def test_a_take_whose_reply_is_lost_is_not_repeated(
 async def test_a_return_whose_reply_is_lost_is_not_repeated(
     robbed: tuple[Thief, RedisLimiter], redis: RedisLimiter
 ) -> None:
-    """Returned twice, tokens that were used would come back."""
+    """If they were returned twice, used permits would come back."""
     thief, limiter = robbed
     taken = await granted(limiter, 11)
     thief.steals = b"EVALSHA"
@@ -421,7 +424,7 @@ async def test_a_return_whose_reply_is_lost_is_not_repeated(
 async def test_a_server_that_does_not_answer_is_given_up(
     place: Place, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    """No job may hang because a limiter does."""
+    """A limiter that hangs must not make jobs hang."""
     monkeypatch.setattr(connection_module, "CALL_SECONDS_MAX", 0.1)
     async with opened(place.server, clock.now_us) as limiter:
         await limiter.definitions.declare([MAPS.definition])
@@ -433,18 +436,18 @@ async def test_a_server_that_does_not_answer_is_given_up(
 async def test_a_script_that_the_server_has_thrown_away_is_sent_again(
     redis: RedisLimiter, valkey: ValkeyServer
 ) -> None:
-    """A server may forget its scripts at any time, and has not run what it does not know."""
+    """A server may discard its scripts at any time, and a call of an unknown script has not run."""
     await granted(redis)
     assert valkey.command("SCRIPT", "FLUSH") == "+OK"
     await granted(redis)
     assert await left(redis) == 9
 
 
-# -- servers that are refused, and servers in trouble ---------------------------------------------------------------
+# -- refused and failing servers ------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_evicts_is_refused() -> None:
-    """A bucket that was thrown away looks like a full one."""
+    """An evicted bucket looks like a full one."""
     with valkey_server(maxmemory="100mb", maxmemory_policy="volatile-ttl") as server:
         limiter = RedisLimiter(server.url)
         error = await error_of(limiter.open())
@@ -457,7 +460,7 @@ async def test_a_server_that_evicts_is_refused() -> None:
 
 
 async def test_a_server_that_begins_to_evict_is_refused_after_a_failover(place: Place) -> None:
-    """The new primary has settings of its own."""
+    """The new primary has its own settings."""
     clock = FakeClock()
     await replicated(place)
     async with opened(place.server, clock.now_us) as limiter:
@@ -469,7 +472,7 @@ async def test_a_server_that_begins_to_evict_is_refused_after_a_failover(place: 
 
 
 async def test_a_server_without_memory_grants_nothing(clock: FakeClock) -> None:
-    """What cannot be written down must not be given away."""
+    """A grant that cannot be recorded must not be given."""
     with valkey_server() as server:
         async with opened(server, clock.now_us) as limiter:
             await limiter.definitions.declare([MAPS.definition])
@@ -483,7 +486,7 @@ async def test_a_server_without_memory_grants_nothing(clock: FakeClock) -> None:
 
 
 async def test_a_replica_is_refused_and_one_that_was_a_primary_grants_nothing(place: Place, clock: FakeClock) -> None:
-    """What a replica would write down is lost."""
+    """Writes to a replica are lost."""
     place.other.follow(place.server)
     refused = RedisLimiter(place.other.url)
     assert "is a replica" in str(await error_of(refused.open()))
@@ -500,7 +503,7 @@ async def test_a_replica_is_refused_and_one_that_was_a_primary_grants_nothing(pl
 
 
 async def test_an_old_server_is_refused() -> None:
-    """Its scripts cannot do what ours do."""
+    """Its scripts lack functions that the limiter needs."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         info = b"# Server\r\nredis_version:6.2.14\r\nrole:master\r\n"
@@ -517,7 +520,7 @@ async def test_an_old_server_is_refused() -> None:
 
 
 async def test_nobody_listening_is_said_with_the_address_but_without_the_password() -> None:
-    """It ends up in logs."""
+    """The message ends up in logs."""
     limiter = RedisLimiter(f"redis://me:hush-hush@127.0.0.1:{free_port()}/0")
     error = await error_of(limiter.open())
     assert isinstance(error, TransientError)
@@ -527,7 +530,7 @@ async def test_nobody_listening_is_said_with_the_address_but_without_the_passwor
 
 
 async def test_a_user_without_the_rights_is_told_which_are_missing() -> None:
-    """The fence needs INFO inside of scripts, which careful people forbid."""
+    """The fence needs INFO inside scripts, which restrictive ACLs forbid."""
     with valkey_server() as server:
         rights = "on >word ~{leaseway}* +@connection +@read +@write +@scripting +time"
         server.command("ACL", "SETUSER", "worker", *rights.split())
@@ -559,7 +562,7 @@ async def test_a_user_without_the_rights_is_told_which_are_missing() -> None:
     ],
 )
 def test_an_address_that_means_nothing_is_refused_at_once(url: str, says: str) -> None:
-    """Not when the first job needs a token."""
+    """The error must appear at startup, not when the first job needs a permit."""
     with pytest.raises((StoreRefused, BadValue)) as caught:
         parse_address(url)
     assert says in str(caught.value)
@@ -586,7 +589,7 @@ LARGE = [
 
 @pytest.mark.parametrize("limit", LARGE, ids=lambda limit: str(limit.definition.rates[0]))
 async def test_large_numbers_stay_exact(redis: RedisLimiter, limit: Limit) -> None:
-    """Lua counts in doubles and likes to write 1.75e+15; a digit lost is a window exceeded."""
+    """Lua calculates in doubles and prints 1.75e+15; a lost digit would exceed a window."""
     clock = FakeClock(7_999_999_999_999_877)  # the year 2223; instants and turns pass 2^53 in 2255
     memory = MemoryLimiter(clock.now_us)
     async with opened_anew(redis, clock) as limiter:
@@ -607,7 +610,7 @@ async def test_large_numbers_stay_exact(redis: RedisLimiter, limit: Limit) -> No
 
 @asynccontextmanager
 async def opened_anew(limiter: RedisLimiter, clock: FakeClock) -> AsyncIterator[RedisLimiter]:
-    """On the same server, emptied."""
+    """A new limiter on the same, emptied server."""
     await limiter.connections.call("FLUSHALL")
     other = RedisLimiter(limiter.address.url, clock.now_us)
     await other.open()
@@ -622,8 +625,9 @@ def ttl_us(valkey: ValkeyServer, name: str = "maps") -> int:
 async def test_a_level_is_remembered_for_as_long_as_it_matters(
     redis: RedisLimiter, valkey: ValkeyServer, clock: FakeClock
 ) -> None:
-    """A block, a slower pace or a turn that expires early is a limit exceeded. The server's clock goes on meanwhile, so
-    half a minute is left for a slow machine."""
+    """A block, a slower rate or a turn that expires early would exceed the limit. The server's clock goes on meanwhile,
+    so half a minute of slack is left for a slow machine.
+    """
     day_us, slack_us = DAY_SECONDS * SECOND_US, 30 * SECOND_US
     taken = await granted(redis, MANY)
     assert ttl_us(valkey) > taken.count * 6 * SECOND_US + day_us - slack_us
@@ -642,7 +646,7 @@ async def level_of(limiter: RedisLimiter) -> Level:
 
 
 async def test_all_keys_are_of_one_slot_and_under_the_prefix(redis: RedisLimiter, valkey: ValkeyServer) -> None:
-    """A script may not touch keys of several slots; and others use the server, too."""
+    """A script must not touch keys of several slots, and other applications use the server, too."""
     await redis.definitions.declare([Limit("maps:{tenant}", "5/minute").definition])
     await redis.acquire([ASK, PermitRequest("maps:{x}", "maps:{tenant}")])
     assert len(keys_of(valkey)) == 4
@@ -650,7 +654,7 @@ async def test_all_keys_are_of_one_slot_and_under_the_prefix(redis: RedisLimiter
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """The server hears a moment later that a connection was closed."""
+    """Poll, because the server notices a closed connection a moment later."""
     for _ in range(12_000):
         if is_so():
             return
@@ -659,7 +663,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def test_each_event_loop_has_connections_of_its_own(valkey: ValkeyServer) -> None:
-    """Plain callers bring a loop with every call, and a connection of another loop would hang."""
+    """Callers without async create an event loop per call, and a connection of another loop would hang."""
     valkey.command("FLUSHALL")
     limiter = RedisLimiter(valkey.url)
 

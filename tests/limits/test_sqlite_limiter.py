@@ -1,4 +1,4 @@
-"""What is particular about limits in a file: the machine's start is the fence, and other processes write, too."""
+"""Hazards of limits in SQLite: the boot of the machine is the fence, and other processes write as well."""
 
 import asyncio
 import sqlite3
@@ -37,7 +37,7 @@ async def opened(path: str, clock: FakeClock, identity: str = "first start") -> 
 async def ready(path: str, clock: FakeClock) -> SqliteLimiter:
     limiter = await opened(path, clock)
     await limiter.definitions.declare([MAPS.definition])
-    await limiter.levels([ASK])  # the fence: buckets are filled from now on
+    await limiter.levels([ASK])  # the fence: buckets fill from now on
     clock.advance(DAY_SECONDS)
     return limiter
 
@@ -48,7 +48,7 @@ async def taken(limiter: SqliteLimiter) -> int:
 
 
 async def test_a_process_that_ends_forgets_nothing(path: str, clock: FakeClock) -> None:
-    """A restarted worker must not find a fresh burst."""
+    """A restarted worker must not get a fresh burst."""
     limiter = await ready(path, clock)
     assert await taken(limiter) == 5
     await limiter.close()
@@ -59,7 +59,7 @@ async def test_a_process_that_ends_forgets_nothing(path: str, clock: FakeClock) 
 
 
 async def test_another_start_of_the_machine_is_a_fence(path: str, clock: FakeClock) -> None:
-    """The last commits may not have reached the disk: all that was known counts as used."""
+    """The last commits may not have reached the disk, so everything must count as used."""
     limiter = await ready(path, clock)
     old = await limiter.acquire([ASK], most=3)
     assert isinstance(old, Granted)
@@ -74,7 +74,7 @@ async def test_another_start_of_the_machine_is_a_fence(path: str, clock: FakeClo
 
 
 async def test_definitions_and_refusals_survive_another_start(path: str, clock: FakeClock) -> None:
-    """An operator's change, and an hour of silence that the provider asked for."""
+    """An operator's change and a provider's wait of one hour must survive a reboot."""
     limiter = await ready(path, clock)
     await limiter.definitions.change(Limit("maps", "50/minute").definition)
     await limiter.observe(Notice("maps", "maps", 0, throttled=True, retry_after_us=3_600 * SECOND_US))
@@ -88,7 +88,7 @@ async def test_definitions_and_refusals_survive_another_start(path: str, clock: 
 
 
 def synchronous(limiter: SqliteLimiter) -> list[int]:
-    """How each of the two connections waits for the disk: 1 is NORMAL, 2 is FULL."""
+    """The synchronous setting of the two connections: 1 is NORMAL, 2 is FULL."""
     answers = []
     for one in (limiter._file, limiter._connection):
         with closing(one.connect()) as connection:
@@ -97,7 +97,7 @@ def synchronous(limiter: SqliteLimiter) -> list[int]:
 
 
 async def test_grants_do_not_wait_for_the_disk_but_definitions_do(path: str, clock: FakeClock) -> None:
-    """And never OFF: after a power cut the file itself could be damaged, and the definitions with it."""
+    """The setting must never be OFF: a power failure could damage the database and its definitions."""
     limiter = await opened(path, clock)
     assert synchronous(limiter) == [1, 2]
     await limiter.close()
@@ -106,7 +106,7 @@ async def test_grants_do_not_wait_for_the_disk_but_definitions_do(path: str, clo
 async def test_where_starts_cannot_be_told_apart_grants_wait_for_the_disk(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the kernel's word nobody would notice what a power cut took."""
+    """Without a boot id from the kernel, a loss by a power failure could not be detected."""
     monkeypatch.setattr("leaseway.stores.sqlite.limit_levels.BOOT_ID", Path("/nowhere"))
     limiter = SqliteLimiter(path)
     await limiter.open()
@@ -115,8 +115,9 @@ async def test_where_starts_cannot_be_told_apart_grants_wait_for_the_disk(
 
 
 def test_the_clock_of_the_machine_is_moved_to_our_time() -> None:
-    """It counts from the start of the machine, and after the next start it would begin anew: a limit that was closed
-    for an hour would stay closed for weeks."""
+    """The monotonic clock counts from boot and restarts with the next one: a limit that was closed for an hour would
+    stay closed for weeks.
+    """
     piece = machine_clock()
     if piece.wall_us is None:
         pytest.skip("this machine has no such clock")
@@ -126,13 +127,13 @@ def test_the_clock_of_the_machine_is_moved_to_our_time() -> None:
 
 
 def test_a_machine_that_lost_its_date_goes_on_after_the_last_fence() -> None:
-    """Two fences at one instant would be one."""
+    """Two fences at the same instant would be one."""
     piece = LimiterClock(lambda: 5, "second start", lambda: 1_000)
     assert piece.ticks_us() + piece.ahead_us(7_000) == 7_001
 
 
 def levels_at(piece: LimiterClock, file: sqlite3.Connection) -> int:
-    """One transaction, in a process of its own; its instant."""
+    """Run one transaction in a separate process and return its instant."""
     levels = FileLevels(piece)
     levels.begin(file)
     levels.end(file)
@@ -140,7 +141,7 @@ def levels_at(piece: LimiterClock, file: sqlite3.Connection) -> int:
 
 
 async def test_a_wall_clock_that_is_set_back_stands_still(path: str, clock: FakeClock) -> None:
-    """For all processes: the file remembers how late it was."""
+    """This must hold for all processes, so the database stores the latest time."""
     limiter = await opened(path, clock)
     await limiter.close()
     ticks = FakeClock()
@@ -154,7 +155,7 @@ async def test_a_wall_clock_that_is_set_back_stands_still(path: str, clock: Fake
 
 
 async def test_two_processes_see_each_others_grants(path: str, clock: FakeClock) -> None:
-    """What one remembers is worth nothing once the other has written."""
+    """The cache of one process is invalid once another process has written."""
     one, two = await ready(path, clock), await opened(path, clock)
     assert [await one.acquire([ASK]) for _ in range(2)]
     assert await taken(two) == 3
@@ -194,13 +195,13 @@ async def granted_to(path: str, names: str) -> int:
 
 
 async def test_nothing_is_lost_or_granted_twice_between_processes(path: str) -> None:
-    """Real processes on one file, by the machine's own clock: what was granted is exactly what the buckets miss."""
+    """Real processes use one database with the machine's clock: the grants must equal what the buckets lack."""
     limits = [Limit(name, "100000/day", burst=0.5) for name in ("a", "b")]
     limiter = SqliteLimiter(path)
     await limiter.open()
     await limiter.definitions.declare([limit.definition for limit in limits])
     await limiter.levels([PermitRequest("a", "a")])
-    with closing(sqlite3.connect(limiter.path)) as file, file:  # as if it had begun long ago: the buckets are full
+    with closing(sqlite3.connect(limiter.path)) as file, file:  # as if it had started long ago: the buckets are full
         file.execute("UPDATE fence SET since = since - 1000000000000")
     began, _ = await limiter.levels([PermitRequest("a", "a")])
     granted = sum(await asyncio.gather(*[granted_to(path, names) for names in ("a,b", "b,a", "a,b")]))
@@ -214,7 +215,7 @@ async def test_nothing_is_lost_or_granted_twice_between_processes(path: str) -> 
 
 
 async def test_a_transaction_that_fails_leaves_nothing_behind(path: str, clock: FakeClock) -> None:
-    """What the process remembers must not run ahead of the file: rolled back is not granted, and not used."""
+    """The cache of the process must not run ahead of the database: after a rollback, nothing is granted or used."""
     limiter = await ready(path, clock)
     await limiter.acquire([ASK])
     with closing(sqlite3.connect(limiter.path)) as file:
@@ -228,7 +229,7 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(path: str, clock: 
 
 
 async def test_bad_company_harms_nobody(path: str, clock: FakeClock) -> None:
-    """Calls that wait at the same time share a transaction, but not their mistakes."""
+    """Concurrent calls share a transaction, but an error of one must not affect the others."""
     limiter = await ready(path, clock)
     asks = [[ASK], [PermitRequest("fax", "fax")], [ASK], [PermitRequest("fax", "fax")], [ASK]]
     answers = await asyncio.gather(*[limiter.acquire(some) for some in asks], return_exceptions=True)
@@ -240,7 +241,7 @@ async def test_bad_company_harms_nobody(path: str, clock: FakeClock) -> None:
 async def test_a_file_that_another_keeps_locked_grants_nothing(
     path: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same call may succeed later; until then nobody sends."""
+    """The same call may succeed later; until then, no request may be sent."""
     monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS_MAX", 0.01)
     limiter = await ready(path, clock)
     with closing(sqlite3.connect(limiter.path, isolation_level=None)) as file:
@@ -278,7 +279,7 @@ def newer(file: Path) -> None:
 async def test_a_file_that_is_not_ours_is_refused(
     path: str, clock: FakeClock, spoil: Callable[[Path], object], why: str
 ) -> None:
-    """Never write into what belongs to another."""
+    """A database of another application must never be written."""
     spoil(Path(path + "-limits"))
     limiter = SqliteLimiter(path, clock.now_us)
     with pytest.raises(StoreRefused, match=why):
@@ -300,7 +301,7 @@ async def test_limits_that_nobody_uses_any_more_do_not_pile_up(path: str, clock:
 
 
 async def test_the_real_clock_serves_too(path: str) -> None:
-    """Without an injected clock: a new file grants nothing at once, and says for how long."""
+    """Without an injected clock, a new database must grant nothing at first and report for how long."""
     limiter = SqliteLimiter(path)
     await limiter.open()
     await limiter.definitions.declare([MAPS.definition])

@@ -1,4 +1,4 @@
-"""A provider to call, and a place to call it from that no pass may leave."""
+"""A provider to call, and a fixture that verifies that every admission is returned."""
 
 from collections.abc import AsyncIterator
 

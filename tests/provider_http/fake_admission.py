@@ -1,4 +1,4 @@
-"""A gatekeeper that lets everything pass and remembers it, and a clock whose sleeps take no time."""
+"""A fake admission that grants everything and records it, and a clock whose sleeps take no time."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Grant:
 
 
 class Door:
-    """`checks`: what the next looks at a pass say, before all say yes."""
+    """`checks` contains the results of the next validity checks; all later checks succeed."""
 
     def __init__(self) -> None:
         self.checks: list[bool] = []
@@ -55,12 +55,12 @@ class Door:
         return [said for _, said, _ in self.ended if said is not None]
 
     def is_balanced(self) -> bool:
-        """Each pass came back, once."""
+        """Whether each admission was returned exactly once."""
         return sorted(number for number, _, _ in self.ended) == list(range(1, self.given + 1))
 
 
 class Naps:
-    """Sleeps are written down, not slept."""
+    """Sleeps are recorded and take no time."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -81,7 +81,7 @@ class Half:
 
 
 class Place:
-    """All that a test of `ctx.http` looks at."""
+    """Everything that a test of `ctx.http` inspects."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self.door = Door()
@@ -89,6 +89,6 @@ class Place:
         self.wire = SharedClient(transport)
 
     def http(self, settings: HttpSettings = DEFAULT_SETTINGS, job: str = "job") -> Http:
-        """As a new attempt of this job would see it."""
+        """`ctx.http` as a new attempt of this job would see it."""
         world = HttpEnvironment(self.wire, self.naps, Half())
         return Http(world, self.door, lambda step: f"{job}:{step}" if step else job, settings)

@@ -1,4 +1,4 @@
-"""Servers that break the rules: an error of the client's family, in bounded time, and the pass is handed back."""
+"""Servers that violate the protocol must cause an HTTP error in bounded time, and the admission must be returned."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN.keys())
 async def test_a_broken_reply_is_an_error_and_a_get_is_repeated(it: Provider, place: Place, raw: bytes) -> None:
-    """A GET may be sent again whatever became of the first; but not for ever."""
+    """A GET may be repeated whatever happened to the first, but not forever."""
     it.garble(raw)
     assert (await place.http().get(it.url)).status_code == 200
     it.garble(raw, times=TRIES_MAX)
@@ -39,7 +39,7 @@ async def test_a_broken_reply_is_an_error_and_a_get_is_repeated(it: Provider, pl
 
 @pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN.keys())
 async def test_a_broken_reply_to_a_post_is_not_asked_for_again(it: Provider, place: Place, raw: bytes) -> None:
-    """The work was done, as far as anybody knows."""
+    """The request was probably executed."""
     it.garble(raw, times=2)
     with pytest.raises(httpx2.TransportError):
         await place.http().post(it.url)
@@ -48,7 +48,7 @@ async def test_a_broken_reply_to_a_post_is_not_asked_for_again(it: Provider, pla
 
 
 async def test_a_reply_that_stops_in_the_middle_does_not_hang(it: Provider, place: Place) -> None:
-    """The connection stays open and nothing comes: only our own deadline ends it."""
+    """The connection stays open and nothing arrives, so only the client's own deadline ends it."""
     it.garble(HALF, cuts=False)
     with pytest.raises(httpx2.ReadTimeout):
         await place.http().get(it.url, timeout=0.5)
@@ -56,7 +56,7 @@ async def test_a_reply_that_stops_in_the_middle_does_not_hang(it: Provider, plac
 
 
 async def test_a_body_that_cannot_be_unpacked_is_not_asked_for_again(it: Provider, place: Place) -> None:
-    """It would be the same again."""
+    """The response would be the same again."""
     it.answer(200, {"Content-Encoding": "gzip"}, b"not gzip", times=2)
     with pytest.raises(httpx2.DecodingError):
         await place.http().get(it.url)
@@ -65,7 +65,7 @@ async def test_a_body_that_cannot_be_unpacked_is_not_asked_for_again(it: Provide
 
 
 async def test_headers_in_no_known_alphabet_do_not_fail_the_call(it: Provider, place: Place) -> None:
-    """The reply counts, whatever its headers look like."""
+    """The response counts, whatever encoding its headers use."""
     it.garble(b"HTTP/1.1 429 \xff\r\nRetry-After: \xe4\xff\xfe\r\nRateLimit: \xc3\x28\r\nContent-Length: 0\r\n\r\n")
     assert (await place.http().get(it.url)).status_code == 200
     assert place.door.heard == [RateLimitStatus(throttled=True), RateLimitStatus()]
@@ -73,7 +73,7 @@ async def test_headers_in_no_known_alphabet_do_not_fail_the_call(it: Provider, p
 
 @asynccontextmanager
 async def dripping() -> AsyncIterator[str]:
-    """A server that sends one byte of a body after another, until the client goes."""
+    """A server that sends one byte of a body after another until the client disconnects."""
     is_over = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,13 +86,15 @@ async def dripping() -> AsyncIterator[str]:
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    # The client has gone, and the server notices it.
+    # The client has disconnected, and the server notices it.
     await is_over.wait()
     server.close()
 
 
 async def test_a_reply_that_drips_ends_at_our_deadline(place: Place) -> None:
-    """Each byte comes in time, the whole never does: the client alone would wait for days, and keep the seat."""
+    """Each byte arrives in time but the response never ends: with read timeouts alone, the call would stay in flight
+    for days.
+    """
     async with asyncio.timeout(30), dripping() as url:
         request = place.wire.open().build_request("GET", url)
         result = await RequestAttempt(
@@ -103,7 +105,7 @@ async def test_a_reply_that_drips_ends_at_our_deadline(place: Place) -> None:
 
 
 async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not every transport knows deadlines of its own, nor tells us when a request leaves."""
+    """Not every transport implements timeouts or reports when a request is sent."""
 
     async def never(request: httpx2.Request) -> httpx2.Response:
         await asyncio.Event().wait()
@@ -122,7 +124,7 @@ async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypat
 
 
 async def test_waiting_for_tokens_is_not_the_providers_time(it: Provider, place: Place) -> None:
-    """A limit may let us wait longer than any reply may take."""
+    """The wait for a limit may be longer than any response may take."""
     request = place.wire.open().build_request("GET", it.url)
     trip = RequestAttempt(HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=60)
     place.door.checks = [True, False, True]
@@ -136,7 +138,7 @@ async def test_waiting_for_tokens_is_not_the_providers_time(it: Provider, place:
 async def test_a_caller_who_waits_longer_is_not_cut_off_earlier(
     it: Provider, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is ready to wait an hour for the first byte must not be stopped by the time for a usual reply."""
+    """A caller that allows an hour for the first byte must not be stopped by the default deadline."""
     monkeypatch.setattr(flow, "REPLY_SECONDS", 0.02)
     it.delay(0.2)
     assert (await place.http().get(it.url, timeout=60)).status_code == 200

@@ -1,4 +1,4 @@
-"""The provider of the test kit: if it counts wrongly, every test that leans on it proves nothing."""
+"""The fake provider: if it counts wrongly, the tests that use it prove nothing."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def statuses(it: Provider, count: int, headers: dict[str, str] | None = No
 
 
 async def test_over_the_limit_it_refuses_and_says_for_how_long() -> None:
-    """A client that is not told cannot behave."""
+    """A client can respect a limit only if the refusal says how long to wait."""
     async with provider(limits=["3 per 60 s", "2/second"]) as it, httpx2.AsyncClient() as client:
         replies = [await client.get(it.url) for _ in range(20)]
     refused = [reply for reply in replies if reply.status_code == 429]
@@ -30,7 +30,9 @@ async def test_over_the_limit_it_refuses_and_says_for_how_long() -> None:
 
 
 async def test_its_limit_holds_in_every_window_and_opens_again() -> None:
-    """A window that begins anew at full minutes lets twice as many pass, as some providers do and ours must not."""
+    """A fixed window that restarts at full minutes lets twice as many requests pass; the fake provider must use a
+    sliding window.
+    """
     async with provider(limits=["5 per 0.2 s"]) as it, httpx2.AsyncClient() as client:
         while sum(arrival.is_accepted for arrival in it.arrivals) < 30:
             await client.get(it.url)
@@ -39,7 +41,7 @@ async def test_its_limit_holds_in_every_window_and_opens_again() -> None:
 
 
 async def test_each_key_has_limits_of_its_own() -> None:
-    """One customer of a provider does not use up what another paid for."""
+    """One customer of a provider must not use up the quota of another."""
     async with provider(limits=["2/hour"]) as it:
         assert await statuses(it, 3, headers={"Authorization": "a"}) == [200, 200, 429]
         assert await statuses(it, 3, headers={"X-Api-Key": "b"}) == [200, 200, 429]
@@ -49,13 +51,13 @@ async def test_each_key_has_limits_of_its_own() -> None:
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 20))
 def test_the_fullest_window_is_found(times_ns: list[int], window_ns: int) -> None:
-    """Compared with the plainest way to count."""
+    """The result must equal that of the simplest way to count."""
     plain = max((sum(at <= other < at + window_ns for other in times_ns) for at in times_ns), default=0)
     assert most_within(times_ns, window_ns) == plain
 
 
 async def test_what_it_was_told_comes_in_order_and_then_the_usual() -> None:
-    """A test that tells it something must know which request it meets."""
+    """A test that prepares a response must know which request gets it."""
     async with provider() as it:
         it.answer(418, times=2)
         it.answer(204, {"X-Said": "yes"})
@@ -65,7 +67,7 @@ async def test_what_it_was_told_comes_in_order_and_then_the_usual() -> None:
 
 
 async def test_a_cut_before_reading_counts_nothing_and_one_after_counts() -> None:
-    """The two failures differ in exactly this: whether the work was done."""
+    """The two failures differ only in whether the request was executed."""
     async with provider() as it, httpx2.AsyncClient() as client:
         it.cut(after_reading=False)
         with pytest.raises(httpx2.TransportError):
@@ -78,7 +80,7 @@ async def test_a_cut_before_reading_counts_nothing_and_one_after_counts() -> Non
 
 
 async def test_work_done_twice_under_one_key_is_counted_and_refusals_are_not() -> None:
-    """A refused request did nothing, so repeating it is no duplicate; a cut one did."""
+    """A refused request was not executed, so repeating it is not a duplicate; an interrupted one was."""
     async with provider() as it, httpx2.AsyncClient() as client:
         for key, status in (("a", 200), ("a", 429), ("b", 500), ("b", 200), ("c", 200)):
             it.answer(status)
@@ -93,7 +95,7 @@ async def test_work_done_twice_under_one_key_is_counted_and_refusals_are_not() -
 
 
 async def test_many_connections_at_once_are_served() -> None:
-    """Fleets do not come one by one; and bodies larger than one packet arrive whole."""
+    """Workers of a fleet connect concurrently, and bodies larger than one packet must arrive whole."""
     async with provider() as it, httpx2.AsyncClient() as client:
         bodies = [str(number) * 100_000 for number in range(8)]
         replies = await asyncio.gather(*(client.post(it.url, content=body) for body in bodies))
@@ -101,7 +103,7 @@ async def test_many_connections_at_once_are_served() -> None:
 
 
 async def test_its_end_frees_a_client_that_still_waits() -> None:
-    """A test that fails must not hang in its cleanup."""
+    """A failing test must not hang in its cleanup."""
     patient = httpx2.AsyncClient(timeout=None)
     async with asyncio.timeout(30), patient as client, asyncio.TaskGroup() as tasks, provider() as it:
         it.hang()
@@ -120,7 +122,7 @@ async def outcome(client: httpx2.AsyncClient, url: str) -> Exception | None:
 
 @pytest.mark.parametrize("limits", ["3/second", ["often"], [3]])
 async def test_limits_that_cannot_be_read_are_refused(limits: list[str]) -> None:
-    """Without a limit every test of limits passes."""
+    """Without a limit, every test of limits would pass."""
     with pytest.raises(BadValue, match="limits"):
         async with provider(limits=limits):
             pass

@@ -1,4 +1,4 @@
-"""What providers say about their limits: in many dialects, sometimes nonsense, never the end of a worker."""
+"""Rate-limit headers of providers: many dialects and invalid values, which must never stop a worker."""
 
 import pytest
 from hypothesis import example, given
@@ -11,14 +11,14 @@ from leaseway.domain.limits.rate_limit_headers import BODY_MAX, WAIT_US_MAX, Rat
 NOW_S = 1_791_000_000
 NOW_US = NOW_S * SECOND_US
 DATE = "Sun, 04 Oct 2026 00:00:00 GMT"
-"""The provider's clock when it answers, in the tests that let it have one: not ours."""
+"""The provider's clock in responses that contain a Date header; it differs from the local clock."""
 
 
 def heard(status: int, *headers: tuple[str, str], body: str = "", now: int | None = NOW_US) -> RateLimitStatus:
     return parse_rate_limits(status, headers, body, now)
 
 
-# -- nonsense ---------------------------------------------------------------------------------------------------------
+# -- invalid values -------------------------------------------------------------------------------------------------
 
 NAMES = [
     "Retry-After",
@@ -76,7 +76,7 @@ names = st.one_of(st.sampled_from(NAMES), st.text())
 def test_no_text_of_a_provider_raises_or_leaves_the_bounds(
     status: int, headers: list[tuple[str, str]], body: str, now: int | None
 ) -> None:
-    """A header is written by strangers: it may not fail the job that made the call, nor close a limit for years."""
+    """Headers come from outside, so they must neither fail the job nor close a limit for years."""
     it = parse_rate_limits(status, headers, body, now)
     for duration_us in (it.retry_after_us, it.reset_us, it.tokens_reset_us):
         assert duration_us is None or 0 <= duration_us <= WAIT_US_MAX
@@ -87,18 +87,18 @@ def test_no_text_of_a_provider_raises_or_leaves_the_bounds(
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "NaN", "inf", "1e3", "0x10", "١٢", "1,5", "Mon", "9" * 5_000])
 def test_a_wait_that_makes_no_sense_was_not_said(text: str) -> None:
-    """A guess would either hammer the provider or close its limit without reason."""
+    """A guess would either overload the provider or close its limit without a reason."""
     assert heard(429, ("Retry-After", text)) == RateLimitStatus(throttled=True)
 
 
 def test_a_wait_of_years_is_cut() -> None:
-    """One wrong header must not close a limit for ever."""
+    """One wrong header must not close a limit forever."""
     assert heard(429, ("Retry-After", "999999999")).retry_after_us == WAIT_US_MAX
     assert heard(429, ("Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")).retry_after_us == WAIT_US_MAX
 
 
 def test_an_instant_without_any_clock_was_not_said() -> None:
-    """There is nothing to subtract it from."""
+    """Without any clock, an instant cannot be converted to a duration."""
     assert heard(429, ("Retry-After", DATE), now=None).retry_after_us is None
 
 
@@ -107,7 +107,7 @@ def test_an_instant_without_any_clock_was_not_said() -> None:
 
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 500, 502, 504])
 def test_only_429_and_503_slow_the_fleet(status: int) -> None:
-    """Every other failure says nothing about how fast one may go."""
+    """Other errors say nothing about the permitted rate."""
     assert heard(status) == RateLimitStatus()
 
 
@@ -117,14 +117,14 @@ def test_only_429_and_503_slow_the_fleet(status: int) -> None:
     [("0", 0), ("120", 120), (" 7 ", 7), ("1.5", 1.5), (str(NOW_S + 90), 90), (str((NOW_S + 90) * 1_000), 90)],
 )
 def test_a_wait_in_seconds_is_heard(status: int, text: str, seconds: float) -> None:
-    """The usual form, with the mistakes that are usual: fractions, and instants where a duration belongs."""
+    """This is the usual form, with the usual mistakes: fractions, and instants instead of durations."""
     assert heard(status, ("retry-after", text)) == RateLimitStatus(
         throttled=True, retry_after_us=int(seconds * SECOND_US)
     )
 
 
 def test_a_date_counts_by_the_clock_of_the_reply() -> None:
-    """The provider's clock and ours differ; by ours the wait would be months or nothing."""
+    """The provider's clock differs from the local clock; with the local clock, the wait would be months or zero."""
     later = ("Retry-After", "Sun, 04 Oct 2026 00:01:30 GMT")
     assert heard(429, later, ("Date", DATE)).retry_after_us == 90 * SECOND_US
     assert heard(429, later, ("Date", DATE), now=None).retry_after_us == 90 * SECOND_US
@@ -132,28 +132,28 @@ def test_a_date_counts_by_the_clock_of_the_reply() -> None:
 
 @pytest.mark.parametrize("date", [[], [("Date", "yesterday")]])
 def test_a_date_counts_by_our_clock_if_the_reply_has_none(date: list[tuple[str, str]]) -> None:
-    """A provider that hides its clock still means what it says."""
+    """The date is still valid if the provider does not send its clock."""
     now = 1_791_072_000 * SECOND_US  # the instant of DATE
     assert heard(429, ("Retry-After", "Sun, 04 Oct 2026 00:00:05 GMT"), *date, now=now).retry_after_us == 5 * SECOND_US
 
 
 def test_a_date_that_has_passed_means_now() -> None:
-    """A negative wait would be nonsense further on."""
+    """A negative wait would cause errors in later calculations."""
     assert heard(429, ("Retry-After", "Sat, 03 Oct 2026 00:00:00 GMT"), ("Date", DATE)).retry_after_us == 0
 
 
 def test_of_several_waits_the_longest_counts() -> None:
-    """A proxy and the provider behind it may both have said something."""
+    """A proxy and the provider behind it may both have sent a wait."""
     assert heard(429, ("Retry-After", "3"), ("Retry-After", "8")).retry_after_us == 8 * SECOND_US
 
 
 def test_the_exact_wait_goes_before_the_rounded_one() -> None:
-    """Whole seconds cost a fast limit most of its rate."""
+    """Rounding to whole seconds would cost a fast limit most of its rate."""
     assert heard(429, ("Retry-After", "1"), ("Retry-After-Ms", "120")).retry_after_us == 120_000
 
 
 def test_a_refusal_without_a_wait_lasts_until_what_is_used_up_begins_anew() -> None:
-    """Some providers say it only there; of two that are used up, the later one counts."""
+    """Some providers send the wait only as a reset time; of two exhausted quotas, the later reset counts."""
     headers = [
         ("X-RateLimit-Remaining-Minute", "0"),
         ("X-RateLimit-Reset-Minute", "20"),
@@ -167,13 +167,13 @@ def test_a_refusal_without_a_wait_lasts_until_what_is_used_up_begins_anew() -> N
 
 
 def test_a_refusal_hidden_in_a_403_is_seen() -> None:
-    """GitHub refuses so. A plain 403 is none, or a wrong password would slow the fleet."""
+    """GitHub refuses requests like this. A plain 403 must not count, or a wrong password would slow the fleet."""
     assert heard(403, ("Retry-After", "60")).throttled
     assert heard(403, ("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", "30")).retry_after_us == 30 * SECOND_US
     assert not heard(403, ("X-RateLimit-Remaining", "12")).throttled
 
 
-# -- refusals that do not pass ----------------------------------------------------------------------------------------
+# -- permanent refusals ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_a_refusal_hidden_in_a_403_is_seen() -> None:
     ],
 )
 def test_a_refusal_for_want_of_money_is_final(body: str) -> None:
-    """Waiting does not help: the job would come back for ever, and nobody would be told."""
+    """Waiting does not help: the job would be retried forever, and the operator would not learn why."""
     it = heard(429, ("Retry-After", "20"), body=body)
     assert it.is_final
     assert not it.throttled
 
 
 def test_402_is_final() -> None:
-    """Payment required, whatever the body says."""
+    """402 means "Payment Required", whatever the body says."""
     assert heard(402).is_final
 
 
@@ -209,18 +209,18 @@ def test_402_is_final() -> None:
     ],
 )
 def test_a_passing_refusal_that_only_mentions_money_is_not_final(body: str) -> None:
-    """Closing for good what opens in a minute stops a fleet for nothing."""
+    """Closing a limit permanently that opens in a minute would stop the fleet without a reason."""
     it = heard(429, body=body)
     assert it.throttled
     assert not it.is_final
 
 
 def test_a_success_is_never_final() -> None:
-    """Its body is the user's data, and may speak of anything."""
+    """The body of a success is the user's data and may contain any words."""
     assert heard(200, body='{"code": "insufficient_quota"}') == RateLimitStatus()
 
 
-# -- what is left -----------------------------------------------------------------------------------------------------
+# -- remaining quota ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_success_is_never_final() -> None:
     ids=lambda headers: headers[0][0] + " " + headers[0][1],
 )  # fmt: skip
 def test_what_is_left_is_heard_in_every_dialect(headers: list[tuple[str, str]]) -> None:
-    """A fleet that hears it slows down before it is refused."""
+    """With this information, the fleet slows down before it is refused."""
     assert heard(200, *headers) == RateLimitStatus(remaining=50, reset_us=30 * SECOND_US)
 
 
@@ -255,13 +255,15 @@ def test_what_is_left_is_heard_in_every_dialect(headers: list[tuple[str, str]]) 
     ("text", "seconds"), [("1m30s", 90), ("6m0s", 360), ("20ms", 0.02), ("1h2m3.5s", 3_723.5), ("2d", 172_800)]
 )
 def test_durations_as_programs_print_them_are_heard(text: str, seconds: float) -> None:
-    """Read as a plain number, 6m0s would be six seconds."""
+    """Parsed as a plain number, 6m0s would be six seconds."""
     headers = [("x-ratelimit-remaining-requests", "1"), ("x-ratelimit-reset-requests", text)]
     assert heard(200, *headers).reset_us == seconds * SECOND_US
 
 
 def test_a_models_tokens_are_not_taken_for_requests() -> None:
-    """150,000 tokens are not 150,000 requests; and 5 requests left are no reason to hold back all tokens."""
+    """150,000 tokens of a language model are not 150,000 requests, and 5 remaining requests must not hold back
+    tokens.
+    """
     it = heard(
         200,
         ("x-ratelimit-remaining-requests", "59"),
@@ -273,12 +275,12 @@ def test_a_models_tokens_are_not_taken_for_requests() -> None:
 
 
 def test_a_window_named_in_the_header_says_when_it_begins_anew() -> None:
-    """Without it the longest window would be believed to be used up."""
+    """Without the window, the longest one would be treated as exhausted."""
     it = heard(200, ("X-RateLimit-Remaining-Minute", "4"), ("X-RateLimit-Remaining-Day", "700"))
     assert it == RateLimitStatus(remaining=4, reset_us=60 * SECOND_US)
 
 
 def test_of_two_that_are_equally_scarce_the_longer_one_counts() -> None:
-    """An empty day is not over when its last minute is."""
+    """A day's quota that is used up is not restored when its last minute ends."""
     it = heard(200, ("RateLimit", '"minute";r=0;t=20, "day";r=0;t=4000, "hour";r=0;t=300'))
     assert it == RateLimitStatus(remaining=0, reset_us=4_000 * SECOND_US)

@@ -1,4 +1,6 @@
-"""ctx.http against a real server on this machine: what leaves, what is repeated, and what must not be."""
+"""ctx.http against a real server on this machine: which requests are sent, which are repeated, and which must
+not be.
+"""
 
 import asyncio
 import sys
@@ -24,15 +26,15 @@ QUOTA = '{"error": {"code": "insufficient_quota"}}'
 
 @pytest.fixture
 def closed_url(unused_tcp_port: int) -> str:
-    """Nobody listens there."""
+    """A URL at which no server listens."""
     return f"http://127.0.0.1:{unused_tcp_port}"
 
 
-# -- without leave nothing leaves -------------------------------------------------------------------------------------
+# -- no request without admission -----------------------------------------------------------------------------------
 
 
 async def test_no_request_leaves_when_the_gate_refuses(it: Provider, place: Place) -> None:
-    """The whole promise of limits and budgets hangs on this order."""
+    """Limits and budgets depend on this order."""
 
     def refuse() -> None:
         raise LeaseLost("the job is no longer ours")
@@ -44,7 +46,7 @@ async def test_no_request_leaves_when_the_gate_refuses(it: Provider, place: Plac
 
 
 async def test_each_repetition_takes_leave_of_its_own(it: Provider, place: Place) -> None:
-    """A provider counts every request that arrives, and so must we."""
+    """A provider counts every request that arrives, so each repetition must be admitted as well."""
     it.answer(502, times=2)
     reply = await place.http().get(it.url)
     assert reply.status_code == 200
@@ -53,7 +55,7 @@ async def test_each_repetition_takes_leave_of_its_own(it: Provider, place: Place
 
 
 async def test_tokens_that_are_too_old_are_taken_anew(it: Provider, place: Place) -> None:
-    """A token past its deadline may fall into the next window, which others have filled."""
+    """A permit past its deadline may fall into the next window, which other workers have filled."""
     place.door.checks = [False, False, True]
     await place.http().get(it.url)
     assert place.door.fates == [Delivery.NOT_SENT, Delivery.NOT_SENT, Delivery.ANSWERED]
@@ -61,7 +63,7 @@ async def test_tokens_that_are_too_old_are_taken_anew(it: Provider, place: Place
 
 
 async def test_tokens_that_grew_old_while_connecting_are_taken_anew(it: Provider, place: Place) -> None:
-    """Making a connection takes up to five seconds, tokens live for one: the look before it is not enough."""
+    """Connecting takes up to five seconds and permits last for one, so a check before connecting is not enough."""
     place.door.checks = [True, False, True]
     seen_at_leave: list[int] = []
     place.door.when_asked = lambda: seen_at_leave.append(len(it.arrivals))
@@ -72,7 +74,7 @@ async def test_tokens_that_grew_old_while_connecting_are_taken_anew(it: Provider
 
 
 async def test_tokens_that_are_always_too_old_end_in_an_error(it: Provider, place: Place) -> None:
-    """Taking for ever would use up the limit and send nothing."""
+    """Acquiring forever would use up the limit without sending a request."""
     place.door.checks = [False] * 1_000
     with pytest.raises(TransientError, match="expired"):
         await place.http().get(it.url)
@@ -81,7 +83,7 @@ async def test_tokens_that_are_always_too_old_end_in_an_error(it: Provider, plac
 
 
 async def test_a_lease_lost_while_connecting_stops_the_request(it: Provider, place: Place) -> None:
-    """The second look is the last: whatever the gate raises then must reach the handler as it is."""
+    """The check after connecting is the last one, so its exception must reach the handler unchanged."""
     place.door.checks = [True, False]
 
     def refuse_the_second() -> None:
@@ -95,7 +97,7 @@ async def test_a_lease_lost_while_connecting_stops_the_request(it: Provider, pla
 
 
 async def test_redirects_are_not_followed(it: Provider, place: Place) -> None:
-    """Each would be a request that nobody admitted."""
+    """Each redirect would be a request without admission."""
     it.answer(302, {"Location": "/elsewhere"})
     reply = await place.http().get(it.url)
     assert reply.status_code == 302
@@ -103,25 +105,25 @@ async def test_redirects_are_not_followed(it: Provider, place: Place) -> None:
 
 
 async def test_cookies_of_one_job_are_not_sent_by_another(it: Provider, place: Place) -> None:
-    """One client serves all tenants of a worker."""
+    """One HTTP client serves all tenants of a worker."""
     it.answer(200, {"Set-Cookie": "session=acme; Path=/"})
     await place.http(job="first").get(it.url)
     await place.http(job="second").get(it.url)
     assert "cookie" not in it.arrivals[1].headers
 
 
-# -- what the reply says is passed on ---------------------------------------------------------------------------------
+# -- feedback from responses ----------------------------------------------------------------------------------------
 
 
 async def test_a_success_is_heard_too(it: Provider, place: Place) -> None:
-    """What is left is said in successes, before the first refusal."""
+    """Providers report the remaining quota in successful responses, before the first refusal."""
     it.answer(200, {"RateLimit": '"a";r=3;t=20'})
     await place.http().get(it.url)
     assert place.door.heard == [RateLimitStatus(remaining=3, reset_us=20 * SECOND_US)]
 
 
 async def test_a_final_refusal_is_heard_and_not_repeated(it: Provider, place: Place) -> None:
-    """Money does not come back by asking again."""
+    """Repeating the request does not restore the provider account's balance."""
     it.answer(429, {"Retry-After": "1"}, QUOTA, times=3)
     reply = await place.http().get(it.url)
     assert reply.status_code == 429
@@ -130,7 +132,7 @@ async def test_a_final_refusal_is_heard_and_not_repeated(it: Provider, place: Pl
 
 
 async def test_a_real_limit_is_heard_before_it_refuses(place: Place) -> None:
-    """The provider of the test kit speaks the language that we read."""
+    """The fake provider must use headers that the parser understands."""
     async with provider(limits=["3 per 60 s", "100/hour"]) as it:
         for _ in range(3):
             await place.http().get(it.url)
@@ -142,13 +144,13 @@ async def test_a_real_limit_is_heard_before_it_refuses(place: Place) -> None:
     assert place.door.heard[-1].throttled
 
 
-# -- what is repeated, and what is not --------------------------------------------------------------------------------
+# -- what is repeated -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 @pytest.mark.parametrize("method", [*IDEMPOTENT, "POST", "PATCH"])
 async def test_a_passing_failure_is_repeated(it: Provider, place: Place, method: str, status: int) -> None:
-    """A restart of the provider's proxy is no reason to fail a job."""
+    """A restart of the provider's proxy must not fail a job."""
     it.answer(status)
     reply = await place.http().request(method, it.url)
     assert reply.status_code == 200
@@ -157,7 +159,7 @@ async def test_a_passing_failure_is_repeated(it: Provider, place: Place, method:
 
 @pytest.mark.parametrize("status", [200, 301, 400, 401, 404, 408, 409, 422, 500, 501])
 async def test_any_other_reply_is_returned_at_once(it: Provider, place: Place, status: int) -> None:
-    """It would be the same again, and cost tokens and money each time."""
+    """The response would be the same, and each repetition costs permits and money."""
     it.answer(status)
     reply = await place.http().get(it.url)
     assert reply.status_code == status
@@ -177,7 +179,7 @@ async def test_without_a_key_what_may_have_been_done_is_not_repeated(
 
 
 async def test_the_caller_may_say_that_a_repetition_is_safe(it: Provider, place: Place) -> None:
-    """Who knows the provider knows more than the method's name says."""
+    """The caller may know more about the provider than the HTTP method reveals."""
     it.answer(503)
     reply = await place.http(KEYLESS).post(it.url, retry=True)
     assert reply.status_code == 200
@@ -185,7 +187,7 @@ async def test_the_caller_may_say_that_a_repetition_is_safe(it: Provider, place:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_the_caller_may_forbid_repetitions(it: Provider, place: Place, status: int) -> None:
-    """Then every reply is his, a refusal with a long wait too."""
+    """In this case the caller must get every response, including a refusal with a long wait."""
     it.answer(status, {"Retry-After": "3600"})
     reply = await place.http().get(it.url, retry=False)
     assert reply.status_code == status
@@ -194,7 +196,7 @@ async def test_the_caller_may_forbid_repetitions(it: Provider, place: Place, sta
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 async def test_the_last_failure_is_returned(it: Provider, place: Place, status: int) -> None:
-    """Tries are bounded: a dead provider is not asked for ever, and its job may fail."""
+    """The number of tries is bounded: a dead provider must not be called forever, and its job may fail."""
     it.answer(status, times=10)
     reply = await place.http().get(it.url)
     assert reply.status_code == status
@@ -202,7 +204,7 @@ async def test_the_last_failure_is_returned(it: Provider, place: Place, status: 
 
 
 async def test_a_connection_that_cannot_be_made_is_tried_again_and_then_raised(place: Place, closed_url: str) -> None:
-    """Nothing was sent: the tokens go back, and the hold is void."""
+    """Nothing was sent, so the permits must be returned and the hold voided."""
     with pytest.raises(httpx2.ConnectError):
         await place.http().post(closed_url, json={})
     assert place.door.fates == [Delivery.NOT_SENT] * TRIES_MAX
@@ -211,7 +213,7 @@ async def test_a_connection_that_cannot_be_made_is_tried_again_and_then_raised(p
 
 @pytest.mark.parametrize("method", IDEMPOTENT)
 async def test_a_lost_reply_to_an_idempotent_request_is_repeated(it: Provider, place: Place, method: str) -> None:
-    """Servers end kept connections when they like: the next request on one finds it dead."""
+    """Servers close idle connections at any time, and the next request on such a connection fails."""
     it.cut(after_reading=True)
     reply = await place.http().request(method, it.url)
     assert reply.status_code == 200
@@ -223,7 +225,9 @@ async def test_a_lost_reply_to_an_idempotent_request_is_repeated(it: Provider, p
 async def test_a_lost_reply_to_a_post_is_not_repeated(
     it: Provider, place: Place, method: str, after_reading: bool
 ) -> None:
-    """It may have been done, and nobody knows whether this provider heeds our key. It is charged, not refunded."""
+    """The request may have been executed, and the provider may ignore the idempotency key. It must be charged, not
+    refunded.
+    """
     it.cut(after_reading=after_reading)
     with pytest.raises((httpx2.NetworkError, httpx2.RemoteProtocolError)):
         await place.http().request(method, it.url, json={"amount": 1})
@@ -232,7 +236,7 @@ async def test_a_lost_reply_to_a_post_is_not_repeated(
 
 
 async def test_a_silent_provider_is_not_asked_again(it: Provider, place: Place) -> None:
-    """The next try would take as long, and the work may be under way."""
+    """The next try would take as long, and the request may still be running."""
     it.hang(times=3)
     with pytest.raises(httpx2.ReadTimeout):
         await place.http().get(it.url, timeout=0.5)
@@ -242,14 +246,16 @@ async def test_a_silent_provider_is_not_asked_again(it: Provider, place: Place) 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "nowhere", "/path"])
 async def test_an_address_that_cannot_work_is_not_tried_again(place: Place, url: str) -> None:
-    """It is the caller's mistake, and stays one."""
+    """The caller's mistake does not disappear by repeating the request."""
     with pytest.raises(httpx2.UnsupportedProtocol):
         await place.http().get(url)
     assert place.door.fates == [Delivery.NOT_SENT]
 
 
 async def test_what_a_proxy_refuses_was_not_sent(it: Provider) -> None:
-    """The proxy's own greeting is a request too, but the provider never sees it, and nobody is charged for it."""
+    """The CONNECT request to the proxy is a request as well, but it never reaches the provider and must not be
+    charged.
+    """
     place = Place(httpx2.AsyncHTTPTransport(proxy=it.url))
     it.answer(403)
     with pytest.raises(httpx2.ProxyError):
@@ -263,7 +269,7 @@ async def test_what_a_proxy_refuses_was_not_sent(it: Provider) -> None:
 
 
 async def test_pauses_grow_and_are_spread_by_chance(it: Provider, place: Place) -> None:
-    """Who failed together must not return together."""
+    """Clients that failed together must not retry together."""
     it.answer(502, times=2)
     await place.http().get(it.url)
     assert place.naps.seconds == [0.25, 0.5]
@@ -272,7 +278,7 @@ async def test_pauses_grow_and_are_spread_by_chance(it: Provider, place: Place) 
 
 
 async def test_a_short_wait_is_slept(it: Provider, place: Place) -> None:
-    """Giving the job back would cost more than the wait."""
+    """Releasing the job would cost more than the wait."""
     it.answer(429, {"Retry-After": "2"})
     reply = await place.http().get(it.url)
     assert reply.status_code == 200
@@ -284,7 +290,7 @@ async def test_a_short_wait_is_slept(it: Provider, place: Place) -> None:
 async def test_a_wait_beyond_our_patience_gives_the_job_back(
     it: Provider, place: Place, method: str, status: int
 ) -> None:
-    """A handler that sleeps for an hour keeps its slot, its lease and its seat from all others."""
+    """A handler that sleeps for an hour would occupy its slot, its lease and its in-flight call."""
     it.answer(status, {"Retry-After": "3600"})
     with pytest.raises(Throttled, match="3600 s") as refused:
         await place.http().request(method, it.url)
@@ -294,7 +300,7 @@ async def test_a_wait_beyond_our_patience_gives_the_job_back(
 
 
 async def test_the_border_of_patience_is_still_slept(it: Provider, place: Place) -> None:
-    """An example, for people."""
+    """A readable example."""
     it.answer(429, {"Retry-After": str(PATIENCE_US // SECOND_US)})
     assert (await place.http().get(it.url)).status_code == 200
     it.answer(429, {"Retry-After": "2"})
@@ -315,7 +321,7 @@ async def test_a_provider_that_keeps_refusing_gets_the_job_back_without_an_attem
 
 
 async def test_a_repeated_post_carries_the_same_key_in_every_try_and_attempt(it: Provider, place: Place) -> None:
-    """Only so can the provider know that it is one and the same."""
+    """The provider can recognize a repeated request only by its key."""
     it.answer(503)
     await place.http().post(it.url, json={"amount": 1})
     await place.http().post(it.url, json={"amount": 1})
@@ -326,7 +332,7 @@ async def test_a_repeated_post_carries_the_same_key_in_every_try_and_attempt(it:
 
 
 async def test_different_posts_of_a_job_never_share_a_key(it: Provider, place: Place) -> None:
-    """The provider would answer the second with the reply to the first, and never do it."""
+    """The provider would answer the second request with the response to the first and never execute it."""
     http = place.http()
     await http.post(it.url, json={"amount": 1})
     await http.post(it.url, json={"amount": 2})
@@ -340,7 +346,9 @@ async def test_different_posts_of_a_job_never_share_a_key(it: Provider, place: P
 
 
 async def test_a_post_keeps_its_key_when_an_earlier_one_is_left_out(it: Provider, place: Place) -> None:
-    """The next attempt may take another way; numbered by order alone, the second would pass for the first."""
+    """The next attempt may skip a request; with keys numbered by order alone, the second request would be taken for the
+    first.
+    """
     first, second = place.http(), place.http()
     await first.post(it.url, json={"amount": 1})
     await first.post(it.url, json={"amount": 2})
@@ -350,7 +358,7 @@ async def test_a_post_keeps_its_key_when_an_earlier_one_is_left_out(it: Provider
 
 
 async def test_a_step_names_the_key_and_a_key_of_the_callers_own_wins(it: Provider, place: Place) -> None:
-    """Who resumes in the middle of equal requests must be able to tell them apart."""
+    """A handler that resumes in the middle of equal requests must be able to tell them apart."""
     http = place.http(HttpSettings(key_header="idempotency-key"))
     await http.post(it.url, step="charge")
     await http.post(it.url, headers={"IDEMPOTENCY-KEY": "mine"})
@@ -358,17 +366,17 @@ async def test_a_step_names_the_key_and_a_key_of_the_callers_own_wins(it: Provid
 
 
 async def test_other_methods_carry_no_key(it: Provider, place: Place) -> None:
-    """They need none, and some providers refuse what they do not expect."""
+    """They do not need a key, and some providers refuse unexpected headers."""
     for method in IDEMPOTENT:
         await place.http().request(method, it.url)
     assert {arrival.idempotency_key for arrival in it.arrivals} == {""}
 
 
-# -- what the caller gives --------------------------------------------------------------------------------------------
+# -- request options ------------------------------------------------------------------------------------------------
 
 
 async def test_everything_that_is_given_arrives(it: Provider, place: Place) -> None:
-    """An example, for people."""
+    """A readable example."""
     http = place.http()
     reply = await http.post(it.url + "/a", params={"q": "x y"}, headers={"X-Api-Key": "k"}, json={"n": 1})
     assert reply.json()["path"] == "/a?q=x+y"
@@ -382,7 +390,7 @@ async def test_everything_that_is_given_arrives(it: Provider, place: Place) -> N
 
 
 async def test_content_that_cannot_be_sent_twice_is_refused(it: Provider, place: Place) -> None:
-    """The second try would send nothing, and the provider would take it for the whole."""
+    """The second try would send an empty body, and the provider would accept it as the whole."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield b"once"
@@ -393,24 +401,26 @@ async def test_content_that_cannot_be_sent_twice_is_refused(it: Provider, place:
 
 @pytest.mark.parametrize("seconds", [0, -1, 10**9, "5", True])
 async def test_an_impossible_timeout_is_refused_by_name(place: Place, seconds: float) -> None:
-    """Without one a request could wait for ever."""
+    """Without a timeout, a request could wait forever."""
     with pytest.raises(BadValue, match="timeout"):
         await place.http().get("http://127.0.0.1:1", timeout=seconds)
     assert place.door.given == 0
 
 
 async def test_without_the_client_the_error_says_what_to_install(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an extra, and most jobs do without."""
+    """The HTTP client is an optional dependency that most jobs do not need."""
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(UsageError, match=r"pip install 'leaseway\[http\]'"):
         await place.http().get("http://127.0.0.1:1")
 
 
-# -- the end ----------------------------------------------------------------------------------------------------------
+# -- shutdown -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_handler_that_is_stopped_hands_its_pass_back(it: Provider, place: Place) -> None:
-    """Otherwise each cancelled job would keep a seat until it expires. The call has left: it is charged."""
+    """Otherwise each cancelled job would occupy an in-flight call until it expires. The request was sent, so it is
+    charged.
+    """
     it.hang()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         task = tasks.create_task(place.http().get(it.url))
@@ -421,7 +431,7 @@ async def test_a_handler_that_is_stopped_hands_its_pass_back(it: Provider, place
 
 
 async def test_a_closed_wire_keeps_no_connection_and_can_be_closed_again(it: Provider, place: Place) -> None:
-    """A worker that ends must not leave sockets behind; one that never called anything has none."""
+    """A worker that stops must not leave sockets behind, and closing must also work if no request was ever sent."""
     await SharedClient().close()
     await place.http().get(it.url)
     client = place.wire.open()
@@ -431,7 +441,7 @@ async def test_a_closed_wire_keeps_no_connection_and_can_be_closed_again(it: Pro
 
 
 async def test_one_client_serves_all_jobs_of_a_worker(it: Provider, place: Place) -> None:
-    """Each connection costs round trips that a limit's tokens may not survive."""
+    """Each new connection costs round trips, during which permits may expire."""
     await place.http(job="first").get(it.url)
     client = place.wire.open()
     await place.http(job="second").get(it.url)
@@ -439,7 +449,7 @@ async def test_one_client_serves_all_jobs_of_a_worker(it: Provider, place: Place
 
 
 async def test_a_plain_function_can_call_too(it: Provider, place: Place) -> None:
-    """Handlers without async run in threads, where there is no loop."""
+    """Handlers that are not async run in threads without an event loop."""
     plain = SyncHttp(place.http(), asyncio.get_running_loop())
     threads: list[str] = []
 
@@ -453,7 +463,7 @@ async def test_a_plain_function_can_call_too(it: Provider, place: Place) -> None
 
 
 async def test_a_transport_of_ones_own_works_without_a_trace() -> None:
-    """Users test their jobs with one; what it cannot tell counts as sent."""
+    """Users test their jobs with a custom transport. A request whose sending cannot be observed counts as sent."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path == "/away":

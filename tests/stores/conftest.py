@@ -18,7 +18,7 @@ from leaseway.testing.clock import FakeClock
 Keeping = MemoryStore | SqliteStore | PostgresStore
 Stores = Keeping | HttpStore
 KEEPING = ("memory", "sqlite", "postgres")
-"""Those that keep something themselves: over HTTP, the service does."""
+"""Stores that hold their own data; over HTTP, the service holds it."""
 
 
 async def empty(store: PostgresStore) -> None:
@@ -33,7 +33,7 @@ def clock() -> FakeClock:
 
 @asynccontextmanager
 async def kept(request: pytest.FixtureRequest, clock: FakeClock, folder: Path) -> AsyncIterator[Keeping]:
-    """A store that keeps something itself, open and empty; `request.param` says which."""
+    """A store that holds its own data, open and empty; `request.param` selects it."""
     store: Keeping
     if request.param == "memory":
         store = MemoryStore(clock.now_us)

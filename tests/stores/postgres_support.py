@@ -1,4 +1,4 @@
-"""What the tests of PostgreSQL share. Every test has a schema of its own on one server."""
+"""Shared functions of the PostgreSQL tests. Every test has its own schema on one server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _numbers = count(1)
 
 SOON_SECONDS = 30.0
-"""Longer than anything in these tests takes, on any machine."""
+"""Longer than any of these tests takes on any machine."""
 
 
 def new_name(prefix: str = "plot") -> str:
@@ -116,7 +116,7 @@ async def seen_now(connection: Any, sql: str, *values: object) -> list[Any]:
 
 
 async def error_of(answer: Any) -> LeasewayError:
-    """The error of leaseway that this call must raise."""
+    """The leaseway error that this call must raise."""
     try:
         await answer
     except LeasewayError as error:

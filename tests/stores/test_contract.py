@@ -1,4 +1,4 @@
-"""Every store keeps every promise: the contract that ships with the package, on each store that ships with it."""
+"""Every store must pass the contract suite that ships with the package."""
 
 from collections import Counter
 from importlib import import_module
@@ -11,9 +11,11 @@ from leaseway.testing.schedule_contract import *  # noqa: F403
 
 
 def test_no_promise_hides_another() -> None:
-    """Of two tests with one name only the last would run, and a chapter that is not imported would not run at all."""
+    """Of two tests with the same name only the last would run, and a chapter that is not imported would not run
+    at all.
+    """
     found = [found.name for found in walk_packages(leaseway.testing.__path__, "leaseway.testing.")]
-    # Run by tests of their own.
+    # These suites have test modules of their own.
     kept_apart = ("limiter", "ledger", "sink", "key_store", "inspection", "pauses")
     elsewhere = [f"{each}_contract" for each in kept_apart]
     modules = [import_module(name) for name in found if not any(each in name for each in elsewhere)]

@@ -35,7 +35,7 @@ async def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path
 
 
 async def test_a_look_at_a_file_reads_along_its_indexes(tmp_path: Path, clock: FakeClock) -> None:
-    """Somebody watches all day: a look that reads every job would be most of what the store does."""
+    """The dashboard polls all day: a query that reads every job would be most of the store's load."""
     store = SqliteStore(str(tmp_path / "plan.db"), now_us=clock.now_us)
     await store.open()
     for verb, values in (
@@ -58,10 +58,12 @@ def query_plan(connection: sqlite3.Connection, sql: str, values: Mapping[str, ob
 
 
 async def test_a_look_at_postgresql_reads_the_end_of_the_history(server: PostgresServer) -> None:
-    """The index by time is blind for what came after the last vacuum: with it, a look would read all of that."""
+    """The index by time has no summary of rows after the last vacuum, so a query that used it would read all of
+    them.
+    """
     store = PostgresStore(f"{server.url}?schema=glances")
     await store.open()
-    await store.operations.prune(7 * 86_400 * SECOND_US, 1)  # makes the table of today
+    await store.operations.prune(7 * 86_400 * SECOND_US, 1)  # creates today's partition
     await store.jobs.submit([new_job(number) for number in range(1, 301)])
     worker = ContractWorker(store)
     await worker.settle(*[done(lease) for lease in await worker.claim(300)])
@@ -85,7 +87,7 @@ def day_of(instant: int) -> str:
 
 
 async def test_nothing_is_read_that_is_not_told(tmp_path: Path, clock: FakeClock) -> None:
-    """Screens ask every second: a look that reads a million jobs would be most of what the store does."""
+    """Dashboards poll every second: a query that reads a million jobs would be most of the store's load."""
     store = SqliteStore(str(tmp_path / "plan.db"), now_us=clock.now_us)
     await store.open()
     values = {"now": 0, "most": 1, "after": 0}
@@ -93,7 +95,7 @@ async def test_nothing_is_read_that_is_not_told(tmp_path: Path, clock: FakeClock
         sql = statements()[verb]
         named = {name: value for name, value in values.items() if f":{name}" in sql}
         plan = await store.connection.read(partial(plan_of, sql=sql, values=named))
-        # The index of leased jobs holds nothing else, and may be read as a whole.
+        # The index of leased jobs contains nothing else and may be read as a whole.
         scans = [step for step in plan if step.startswith("SCAN") and "INDEX jobs_leased" not in step]
         assert [scan for scan in scans if scan.split()[1] in ("jobs", "first", "later")] == []
     await store.close()
@@ -119,7 +121,7 @@ async def test_where_very_much_ended_the_last_of_it_is_counted(
     since, counted = await require_inspection(store).ended(begun)
     (each,) = counted
     assert since > begun or isinstance(store, MemoryStore)
-    # One in each second, and the one at `since` itself may be in it or not.
+    # One per second; the one at `since` itself may be included or not.
     assert each.count - (clock.now_us() - since) // SECOND_US in (0, 1)
 
 
@@ -128,7 +130,7 @@ MANY, LOOKS = 600, 20
 
 
 async def filled(store: SqliteStore | PostgresStore) -> None:
-    """Half of them have failed."""
+    """A store with many ended jobs, half of them failed."""
     await store.jobs.submit([new_job(number, tenant=f"t{number % 2}", attempts_max=1) for number in range(MANY)])
     worker = ContractWorker(store)
     await worker.settle(*(failed(lease) for lease in await worker.claim(MANY // 2)))
@@ -136,7 +138,7 @@ async def filled(store: SqliteStore | PostgresStore) -> None:
 
 @pytest.mark.parametrize("which", NEEDLES)
 async def test_a_look_into_a_file_reads_no_more_than_it_may(which: JobFilter, tmp_path: Path, clock: FakeClock) -> None:
-    """That it says how far it came does not prove that it went no further."""
+    """The reported position alone does not prove that the query read nothing beyond it."""
     store = SqliteStore(str(tmp_path / "much.db"), now_us=clock.now_us)
     await store.open()
     await filled(store)
@@ -154,7 +156,7 @@ async def test_a_look_into_a_file_reads_no_more_than_it_may(which: JobFilter, tm
 
 @pytest.mark.parametrize("which", NEEDLES)
 async def test_a_look_into_postgresql_reads_no_more_than_it_may(which: JobFilter, server: PostgresServer) -> None:
-    """The same, by what the server says that it has read."""
+    """The same, measured by the rows that the server reports as read."""
     store = PostgresStore(f"{server.url}?schema=search")
     await store.open()
     await empty(store)
@@ -166,13 +168,13 @@ async def test_a_look_into_postgresql_reads_no_more_than_it_may(which: JobFilter
     async with store.connections.borrow() as connection:
         await connection.execute(f"ANALYZE {store.address.quoted}.jobs, {store.address.quoted}.history")
         plan = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", *values)
-    # In a table so small the other index may be taken, in which every other job is of another lane.
+    # In such a small table the planner may choose the other index, in which every other job belongs to another lane.
     assert 0 < max(read_by(json.loads(plan)[0]["Plan"])) <= 3 * LOOKS < MANY // 2
     await store.close()
 
 
 def read_by(node: dict[str, Any]) -> Iterator[float]:
-    """Rows of jobs that this part of a plan has gone through, whether they fitted or not."""
+    """The rows of jobs that this part of a plan has read, including filtered ones."""
     if node.get("Relation Name", "").startswith(("jobs", "history")):
         yield node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
     for inner in node.get("Plans", ()):
@@ -180,7 +182,7 @@ def read_by(node: dict[str, Any]) -> Iterator[float]:
 
 
 def test_several_ways_came_as_far_as_the_slowest() -> None:
-    """Behind the end of one way, another has seen jobs that this one has still to show."""
+    """Beyond the end of one search path, another path has found jobs that this one has not reached yet."""
     far, near = SearchStep([JobId("9"), JobId("3")], JobId("2")), SearchStep([JobId("8")], JobId("6"))
     assert merge_steps([far, near], 10) == SearchStep([JobId("9"), JobId("8")], JobId("6"))
     assert merge_steps([far._replace(upto=None), near._replace(upto=None)], 10) == SearchStep(

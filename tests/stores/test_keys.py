@@ -1,4 +1,4 @@
-"""Every store keeps keys and sessions alike."""
+"""Every store keeps API keys and sessions in the same way."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def key_store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: 
 
 
 async def test_there_is_an_end_to_keys(key_store: Stores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One too many could not be listed, and so not be revoked by anybody who does not know its id."""
+    """A key beyond the limit could not be listed, and only a caller that knows its id could revoke it."""
     for module in (memory_keys, sqlite_keys, postgres_keys):
         monkeypatch.setattr(module, "KEYS_MAX", 2)
     for number in (1, 2, 1):
@@ -56,7 +56,7 @@ async def test_there_is_an_end_to_keys(key_store: Stores, clock: FakeClock, monk
 async def test_many_who_use_and_revoke_keys_at_once_do_not_stop_each_other(
     server: PostgresServer, clock: FakeClock
 ) -> None:
-    """Every process of the service writes what it saw, in whatever order it saw it."""
+    """Every process of the service writes the usage that it has seen, in any order."""
     async with opened(server) as store:
         keys = [new_key(number, clock) for number in range(30)]
         for key in keys:
@@ -70,7 +70,7 @@ async def test_many_who_use_and_revoke_keys_at_once_do_not_stop_each_other(
 
 
 async def test_the_file_holds_no_secret(tmp_path: Path, clock: FakeClock) -> None:
-    """A backup that is lost must not open anything."""
+    """A lost backup must not give access to anything."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
     await store.keys.add(new_key(1, clock))
@@ -88,7 +88,7 @@ async def test_the_file_holds_no_secret(tmp_path: Path, clock: FakeClock) -> Non
 async def test_roles_that_have_no_business_with_keys_learn_nothing_of_them(
     server: PostgresServer, clock: FakeClock, kind: str
 ) -> None:
-    """A worker that runs other people's code must neither make itself a key nor read hashes."""
+    """A worker that runs third-party code must neither create a key nor read hashes."""
     async with opened(server) as owner:
         schema, role = owner.address.schema, await new_role(server)
         await value(server, f"SELECT {schema}.grant_{kind}($1)", role)
@@ -133,7 +133,7 @@ async def test_an_operator_has_every_verb_of_keys(server: PostgresServer, clock:
 
 
 async def test_a_store_without_keys_says_where_they_are(clock: FakeClock) -> None:
-    """Over HTTP, keys are made by routes; an AttributeError would help nobody."""
+    """Over HTTP, keys are created through routes; an AttributeError would not explain that."""
     keys, sessions = UnsupportedKeys(), UnsupportedSessions()
     for call in (
         keys.add(new_key(1, clock)),

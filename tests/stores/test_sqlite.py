@@ -1,4 +1,4 @@
-"""Hazards that only the SQLite store has."""
+"""Hazards of the SQLite store only."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ async def opened(path: str, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b"{", "{broken", 7], ids=repr)
 async def test_a_damaged_payload_does_not_keep_the_others_from_being_claimed(tmp_path: Path, damage: object) -> None:
-    """One claim reads many rows at once: one that cannot be read must fail alone, later, when it is run."""
+    """One claim reads many rows; a row that cannot be decoded must fail alone when it runs."""
     path = tmp_path / "work.db"
     store = SqliteStore(str(path), FakeClock().now_us)
     await store.open()
@@ -61,7 +61,7 @@ HOT = [
 
 @pytest.mark.parametrize("verb", HOT)
 async def test_no_hot_statement_reads_the_whole_table(tmp_path: Path, verb: str) -> None:
-    """A million waiting jobs must cost nothing to those who look for something else."""
+    """A million pending jobs must not slow down queries for other jobs."""
     path = tmp_path / "work.db"
     store = SqliteStore(str(path), FakeClock().now_us)
     await store.open()

@@ -1,7 +1,7 @@
-"""The same random life on the specification and on each store: every answer and every record must be the same.
+"""The same random history on the reference store and on each store: every result and every record must be equal.
 
-Hypothesis makes up the life: submissions, exchanges with settlements of every kind from current, stale, repeated and
-foreign tokens, heartbeats, commands of people, schedules, and time. What it finds, it makes short.
+Hypothesis generates the history: submissions, exchanges with settlements of every kind from current, stale, repeated
+and foreign tokens, heartbeats, commands of operators, schedules, and time. Failing histories are shrunk.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 
-pytestmark = pytest.mark.timeout(600)  # a failure is made short before it is shown, and that takes its time
+pytestmark = pytest.mark.timeout(600)  # shrinking a failure takes a long time
 
 Stores = MemoryStore | SqliteStore | PostgresStore
 
@@ -43,7 +43,7 @@ QUEUES = ("queue-1", "queue-2")
 ALL = JobFilter()
 CLOSED = ((), tuple(Gate(needs, tenant) for needs in ("", "maps") for tenant in ("a", "b")))
 
-# -- what may happen ----------------------------------------------------------------------------------------
+# -- steps ----------------------------------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b"])
 needs = st.sampled_from(["", "", "", "maps", "mail"])
@@ -54,14 +54,14 @@ delays_us = st.sampled_from([0, 0, 0, 1, SECOND_US, 5 * SECOND_US])
 offsets_us = st.none() | st.sampled_from([-SECOND_US, 0, 1, 3 * SECOND_US])
 limits = st.sampled_from([-1, 0, 1, 2, 100])
 picks = st.integers(0, 12)
-"""Which one of those there are, counted from the newest."""
+"""The index of an existing item, counted from the newest."""
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """A job but for its id and its instant, which are known when it happens."""
+    """A job without its id and its instant, which are chosen when the step runs."""
 
     again: int | None
-    """Which earlier submission this one repeats."""
+    """The earlier submission that this one repeats."""
     fields: dict[str, Any]
     offset_us: int | None
 
@@ -106,7 +106,7 @@ endings = st.one_of(
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """A settlement but for its job: which of the leases ever granted, and what is wrong with it, if anything."""
+    """A settlement without its job: the index of a granted lease, and the defect of the settlement, if any."""
 
     lease: int
     token: str
@@ -181,7 +181,7 @@ def pick(things: Sequence[T], which: int) -> T:
     return things[-1 - which % len(things)]
 
 
-# -- the life -----------------------------------------------------------------------------------------------
+# -- the state machine ----------------------------------------------------------------------------------------------
 
 
 class TwoStores(RuleBasedStateMachine):
@@ -198,7 +198,7 @@ class TwoStores(RuleBasedStateMachine):
         self.tokens = 0
 
     def open_store(self) -> Stores:
-        """The store that is compared with the specification, open and empty."""
+        """The store that is compared with the reference, open and empty."""
         raise NotImplementedError
 
     def teardown(self) -> None:
@@ -213,7 +213,7 @@ class TwoStores(RuleBasedStateMachine):
         return self.runner.run(wait())
 
     def same(self, verb: Callable[[Stores], Awaitable[Any]]) -> Any:
-        """Do it on both stores; the answers must be equal."""
+        """Run the step on both stores; the results must be equal."""
         expected, actual = (self.answer(verb, store) for store in (self.specification, self.store))
         assert actual == expected, f"{actual} is not {expected}"
         return expected
@@ -227,12 +227,12 @@ class TwoStores(RuleBasedStateMachine):
     # -- submitters
 
     def job(self, submission: Submission) -> NewJob:
-        """Who repeats a submission repeats all of it: an id stands for one job, as it does in life."""
+        """A repeated submission repeats every field, because an id stands for one job."""
         if submission.again is not None and self.submitted:
             return pick(self.submitted, submission.again)
         offset_us = submission.offset_us
         run_at = None if offset_us is None else self.clock.now_us() + offset_us
-        # Ids jump up and down, so that no store takes their order for the order of submission.
+        # Ids go up and down, so that no store can use their order as the order of submission.
         number = (len(self.submitted) + 1) * 7_919 % 10_007
         new = NewJob(id=JobId(f"{number:026d}"), payload="{}", run_at=run_at, **submission.fields)
         self.submitted.append(new)
@@ -267,7 +267,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(shifts=st.lists(shifts, min_size=1, max_size=4))
     def work(self, shifts: list[Shift]) -> None:
-        """What workers do all day."""
+        """The usual exchange of a worker."""
         for shift in shifts:
             self.exchange(shift.worker, shift.endings, QUEUES, shift.count, repeat=False, admits=shift.admits)
             self.clock.advance_us(shift.pause_us)
@@ -299,7 +299,9 @@ class TwoStores(RuleBasedStateMachine):
     @precondition(lambda self: self.exchanges)
     @rule(which=st.integers(0, 3), worker=st.sampled_from([None, None, None, *WORKERS]))
     def exchange_again(self, which: int, worker: str | None) -> None:
-        """The reply was lost, and the worker repeats itself, perhaps much later; or somebody else pretends to be it."""
+        """The reply was lost and the worker repeats the request, perhaps much later; or another client
+        impersonates it.
+        """
         call = pick(self.exchanges, which)
         self.send(Exchange(WorkerId(worker or call.worker), call.settlements, call.wants, repeat=True))
 
@@ -326,7 +328,8 @@ class TwoStores(RuleBasedStateMachine):
             case "report":
                 self.same(lambda store: store.jobs.report([ProgressReport(*lease, text) for lease in leases]))
 
-    # -- people
+    # -- operators
+    # ------------------------------------------------------------------------------------------------------
 
     @rule(which=st.integers(0, 3), running=st.sampled_from([True, True, False]))
     def cancel(self, which: int, running: bool) -> None:
@@ -399,7 +402,8 @@ class TwoStores(RuleBasedStateMachine):
     def advance(self, duration_us: int) -> None:
         self.clock.advance_us(duration_us)
 
-    # -- what must always hold
+    # -- invariants
+    # -----------------------------------------------------------------------------------------------------
 
     @invariant()
     def records_are_equal(self) -> None:
@@ -458,10 +462,10 @@ LIVES = settings(
     max_examples=40,
     stateful_step_count=40,
     deadline=None,
-    derandomize=True,  # the same lives in every run: a red build means a change, not a die
+    derandomize=True,  # the same histories in every run: a failing build means a change, not chance
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestSqlite = Sqlite.TestCase
 TestSqlite.settings = LIVES
 TestPostgres = Postgres.TestCase
-TestPostgres.settings = settings(LIVES, max_examples=16)  # each step is a few round trips
+TestPostgres.settings = settings(LIVES, max_examples=16)  # each step needs several round trips

@@ -1,4 +1,4 @@
-"""A collector for tests: a real OTLP/HTTP receiver on the loopback, and what it was sent."""
+"""A collector for tests: a real OTLP/HTTP receiver on the loopback interface that keeps the received spans."""
 
 import gzip
 import threading
@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Collector(ThreadingHTTPServer):
-    """Its spans, by the name of the service that sent them."""
+    """The received spans, by the name of the service that sent them."""
 
     daemon_threads = True
 

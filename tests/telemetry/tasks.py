@@ -1,4 +1,4 @@
-"""An app for processes of their own."""
+"""An app for tests that start separate processes."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Log lines for programs: each is one JSON object, knows its job or its request, and tells no secrets."""
+"""JSON logging: each line is one JSON object with its job or request, and without secrets."""
 
 import asyncio
 import io
@@ -44,7 +44,7 @@ def lines_of(name: str) -> Iterator[Lines]:
 
 
 async def test_lines_of_handlers_know_their_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the log of a worker with a hundred jobs at once, a line without its job says nothing."""
+    """In the log of a worker with a hundred concurrent jobs, a line without its job id is useless."""
     monkeypatch.setenv("LEASEWAY_LOG", "json")
     app, log = App("memory://"), logging.getLogger("shop")
 
@@ -81,7 +81,7 @@ def test_a_kind_of_lines_that_nobody_knows_is_refused(monkeypatch: pytest.Monkey
 
 
 async def test_the_access_log_says_who_asked_for_what_and_no_secrets(tmp_path: Path) -> None:
-    """Logs are read by many, kept for long and sent to others."""
+    """Logs are read by many people, kept for a long time and sent to other systems."""
     app = App(f"sqlite:///{tmp_path / 'work.db'}")
     async with run_service(app, auth=True) as served:
         key = await key_for(served, "acme")
@@ -112,7 +112,7 @@ async def test_the_access_log_says_who_asked_for_what_and_no_secrets(tmp_path: P
 
 
 async def test_a_socket_is_logged_when_it_ends(tmp_path: Path) -> None:
-    """Who listened, and for how long; never with which ticket, of those who are let in and of those who are not."""
+    """The log must contain the subscriber and the duration but never the ticket, for accepted and refused clients."""
     async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         ticket = (await served.client.post("/v1/tickets")).json()["ticket"]
         with lines_of("leaseway.access") as lines:

@@ -1,4 +1,4 @@
-"""What a trace says: who asked, what was submitted, what ran at whose request, and nothing that is nobody else's."""
+"""Traces: the caller, the submission and the run that it caused, without confidential data."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Seen:
-    """An app that is traced, and its spans."""
+    """An app with tracing, and its spans."""
 
     def __init__(self, **options: object) -> None:
         self.exporter = InMemorySpanExporter()
@@ -50,7 +50,7 @@ def seen() -> Iterator[Seen]:
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    """What one test finds out about the environment is not the next one's."""
+    """Clears the cached environment, so that tests do not affect each other."""
     otel.cache_clear()
     yield
     otel.cache_clear()
@@ -66,7 +66,7 @@ def id_of(span: ReadableSpan) -> str:
 
 
 async def test_a_request_goes_on_in_the_callers_trace_and_the_job_is_linked_to_it(seen: Seen) -> None:
-    """From a click in somebody's shop to the attempt that failed an hour later."""
+    """A user must be able to follow a request in the caller's system to an attempt that failed an hour later."""
 
     @seen.app.job(attempts=1)
     async def charge(card: str) -> None:
@@ -96,7 +96,7 @@ async def test_a_request_goes_on_in_the_callers_trace_and_the_job_is_linked_to_i
 
 
 async def test_routes_are_named_as_they_are_declared_and_refusals_are_seen(seen: Seen) -> None:
-    """Names that grow with jobs, or with what a stranger types, make every list of traces useless."""
+    """Span names with job ids or client input make every list of traces useless."""
     async with run_service(seen.app) as served:
         await served.client.get("/v1/jobs/00000000000000000000000001")
         await served.client.get("/made/up")
@@ -109,7 +109,9 @@ async def test_routes_are_named_as_they_are_declared_and_refusals_are_seen(seen:
 
 
 async def test_nobody_else_makes_spans_of_our_requests(environment: pytest.MonkeyPatch, seen: Seen) -> None:
-    """FastAPI would, wherever there is a provider: each request twice, with its query and the ticket in it."""
+    """If a tracer provider exists, FastAPI instrumentation would record each request twice, with the ticket in its
+    query string.
+    """
     environment.setattr(trace, "_TRACER_PROVIDER", seen.provider)
     async with run_service(seen.app) as served:
         assert (await served.client.get("/v1/jobs?cursor=ticket")).status_code == 400
@@ -119,7 +121,7 @@ async def test_nobody_else_makes_spans_of_our_requests(environment: pytest.Monke
 
 
 async def test_a_submission_that_is_refused_is_seen_and_its_words_are_not(seen: Seen) -> None:
-    """Messages of errors repeat what users said."""
+    """Error messages repeat user input, which must not reach the collector."""
 
     @seen.app.job
     async def count(number: int) -> None: ...
@@ -134,7 +136,9 @@ async def test_a_submission_that_is_refused_is_seen_and_its_words_are_not(seen: 
 
 
 async def test_jobs_of_one_call_share_their_submission_and_children_know_their_parent(seen: Seen) -> None:
-    """A thousand jobs are one span where they were submitted; whoever is born of a job is linked to its attempt."""
+    """A thousand jobs of one call need one span for their submission, and a child must link to the attempt that
+    submitted it.
+    """
     app = seen.app
 
     @app.job
@@ -159,7 +163,7 @@ async def test_jobs_of_one_call_share_their_submission_and_children_know_their_p
 
 
 async def test_a_span_of_the_handlers_own_is_inside_its_attempt(seen: Seen) -> None:
-    """So that the calls of instrumented libraries stand where they belong."""
+    """Calls of instrumented libraries must appear inside the attempt that made them."""
     app, tracer = seen.app, seen.provider.get_tracer("shop")
 
     @app.job
@@ -176,7 +180,7 @@ async def test_a_span_of_the_handlers_own_is_inside_its_attempt(seen: Seen) -> N
 
 
 async def test_what_is_not_sampled_is_not_kept_with_the_job() -> None:
-    """At the end of such a link there would be nothing."""
+    """Such a link would lead to a span that does not exist."""
     seen = Seen(sampler=ALWAYS_OFF)
 
     @seen.app.job
@@ -188,7 +192,7 @@ async def test_what_is_not_sampled_is_not_kept_with_the_job() -> None:
 
 
 async def test_a_store_that_does_not_say_whose_doing_it_was_keeps_no_job_from_running(seen: Seen) -> None:
-    """A trace is worth less than the job."""
+    """A trace is less important than the job."""
 
     @seen.app.job
     async def count() -> int:
@@ -214,7 +218,7 @@ def test_what_a_store_says_may_be_anything(origin: str) -> None:
 async def test_over_http_the_service_is_a_part_of_the_callers_trace(
     environment: pytest.MonkeyPatch, seen: Seen, tmp_path: Path
 ) -> None:
-    """Workers and submitters without a database are traced like those who have one."""
+    """Workers and clients without database access need complete traces, too."""
     environment.setattr(trace, "_TRACER_PROVIDER", seen.provider)
     async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         far = App(served.url)
@@ -232,7 +236,7 @@ async def test_over_http_the_service_is_a_part_of_the_callers_trace(
 
 
 async def test_a_client_cannot_keep_what_it_likes_as_a_trace(seen: Seen) -> None:
-    """It goes to everybody's collector."""
+    """The stored context is sent to the operator's collector."""
     async with run_service(seen.app) as served:
         job = {"id": f"{1:026}", "kind": "count", "payload": "{}"}
         refused = await served.client.post("/v1/work/submit", json={"jobs": [{**job, "trace": "x" * 55}]})
@@ -279,7 +283,7 @@ def test_the_usual_variables_switch_it_on_and_off(
 def test_without_the_extra_one_line_says_so_and_the_work_goes_on(
     environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A variable that the platform sets for everybody must not stop those who did not install it."""
+    """A variable that the platform sets for all programs must not stop those without the optional package."""
     environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     environment.delitem(sys.modules, "leaseway.telemetry.otel")
     for name in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
@@ -304,7 +308,7 @@ def test_what_nobody_here_can_do_is_said(
 
 
 def test_a_program_that_traces_by_itself_is_joined(environment: pytest.MonkeyPatch, seen: Seen) -> None:
-    """Its provider decides where spans go; nothing has to be said twice."""
+    """The program's own tracer provider decides where spans go, so nothing has to be configured twice."""
     assert tracing_here() is None
     environment.setattr(trace, "_TRACER_PROVIDER", seen.provider)
     found = tracing_here()

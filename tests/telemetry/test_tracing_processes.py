@@ -1,4 +1,6 @@
-"""One process submits, another one works, a collector is told by both: as users have it, switched on by variables."""
+"""One process submits, another works, and both send spans to a collector, configured by environment variables as users
+do it.
+"""
 
 import json
 import os
@@ -27,7 +29,7 @@ def work(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_run_is_linked_to_the_submission_in_another_process(tmp_path: Path) -> None:
-    """Who looks at an attempt that failed wants to know whose doing it was; and its log lines lead to both."""
+    """From a failed attempt, the user must find its submission, and its log lines must lead to both."""
     with collecting() as collector:
         told = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
         submitted = run(tmp_path, str(HERE / "tasks.py"), **told, OTEL_SERVICE_NAME="shop")
@@ -67,11 +69,11 @@ def test_a_run_is_linked_to_the_submission_in_another_process(tmp_path: Path) ->
 
 
 def greet(name: str) -> None:
-    """The one over there is run."""
+    """The function of the same name in the other process runs instead."""
 
 
 def test_a_collector_that_is_away_keeps_nobody_from_work(tmp_path: Path) -> None:
-    """Whoever watches must never be what breaks."""
+    """A failure of the telemetry must never stop the work."""
     with collecting() as collector:
         nobody = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     app = App(f"sqlite:///{tmp_path / 'work.db'}")
@@ -95,6 +97,6 @@ assert trace is None
 
 
 def test_without_variables_nothing_is_imported_and_nothing_is_kept(tmp_path: Path) -> None:
-    """Who does not trace must not pay for it. A name alone says nothing about where spans shall go."""
+    """Users without tracing must not pay for it. A service name alone does not configure an exporter."""
     done = run(tmp_path, "-c", OFF, str(tmp_path / "work.db"), OTEL_SERVICE_NAME="shop")
     assert done.returncode == 0, done.stderr
