@@ -429,7 +429,7 @@ async def test_a_server_that_does_not_answer_is_given_up(
     async with opened(place.server, clock.now_us) as limiter:
         await limiter.definitions.declare([MAPS.definition])
         place.server.pause()
-        assert "no answer in time" in str(await error_of(limiter.acquire([ASK])))
+        assert "no reply in time" in str(await error_of(limiter.acquire([ASK])))
         place.server.resume()
 
 

@@ -48,7 +48,7 @@ async def test_there_is_an_end_to_keys(key_store: Stores, clock: FakeClock, monk
         monkeypatch.setattr(module, "KEYS_MAX", 2)
     for number in (1, 2, 1):
         await key_store.keys.add(new_key(number, clock))
-    with pytest.raises(StoreRefused, match="that is the most"):
+    with pytest.raises(StoreRefused, match="the maximum"):
         await key_store.keys.add(new_key(3, clock))
     assert len(await key_store.keys.all()) == 2
 

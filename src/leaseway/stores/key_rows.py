@@ -1,4 +1,4 @@
-"""What the key stores say alike: rows as values, and why a key is not taken."""
+"""What the key stores share: parsing of rows, and the errors for a key that is not accepted."""
 
 from typing import Any
 
@@ -28,10 +28,8 @@ def parse_session(row: Any) -> Session:
 
 
 def key_id_taken(id_: str) -> BadValue:
-    return BadValue("id", f"another key has the id {id_}; make a new one")
+    return BadValue("id", f"another key has the id {id_}; create a new key")
 
 
 def too_many_keys() -> StoreRefused:
-    return StoreRefused(
-        f"there are {KEYS_MAX:,} keys, and that is the most; revoked and expired ones are forgotten after 90 days"
-    )
+    return StoreRefused(f"there are {KEYS_MAX:,} keys, the maximum; revoked and expired keys are deleted after 90 days")

@@ -1,4 +1,4 @@
-"""A bell inside one process: whoever waits hears it, whatever loop and thread he waits in."""
+"""Objects that belong to event loops: a notifier within one process, and one client per event loop."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ class LocalNotifier:
         here = running_loop()
         for event, loop in self._waiting.copy().items():
             if loop is here:
-                event.set()  # without the detour over a pipe that wakes a loop from outside
+                event.set()  # the same loop needs no wake-up through its pipe
             else:
-                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                with contextlib.suppress(RuntimeError):  # the loop was closed
                     loop.call_soon_threadsafe(event.set)
 
     @property
@@ -47,14 +47,18 @@ C = TypeVar("C")
 
 
 class LoopClient(NamedTuple, Generic[C]):
-    """What one loop has."""
+    """The client of one event loop."""
 
     client: C
     until_the_end: AsyncGenerator[None, None]
 
 
 class PerLoop(Generic[C]):
-    """`make` a client when a loop first asks, and `end` it when somebody closes this, at the latest with its loop."""
+    """One client per event loop, made by `make` at first use and closed by `end` with this object or with its loop.
+
+    Connections belong to an event loop, and a store is used from several: the worker's, the lease-renewal thread's and
+    that of blocking callers.
+    """
 
     def __init__(self, make: Callable[[], C], end: Callable[[C], Awaitable[object]]) -> None:
         self._make = make
@@ -71,15 +75,14 @@ class PerLoop(Generic[C]):
         return own.client
 
     async def _closed_with_the_loop(self, client: C) -> AsyncGenerator[None, None]:
-        """asyncio ends the async generators of a loop before it closes it: the one moment in which connections that
-        nobody closed can still be closed."""
+        """asyncio ends async generators before it closes a loop: the last moment at which connections can be closed."""
         try:
             yield
         finally:
             await self._end(client)
 
     async def close(self) -> None:
-        """Those of other loops are told, and not waited for: whoever runs there may be busy."""
+        """Close all clients. Those of other loops are closed in the background, because their loops may be busy."""
         here = asyncio.get_running_loop()
         for loop, own in list(self._own.items()):
             if loop is here:

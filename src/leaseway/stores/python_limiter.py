@@ -1,6 +1,6 @@
-"""The verbs of a limiter whose state is decided in Python: `domain.buckets` decides, a store reads and writes.
+"""The part of a limiter that memory and SQLite share: `domain.limits.buckets` decides, the store reads and writes.
 
-Memory and SQLite share them. PostgreSQL and Redis say the same in their own languages.
+PostgreSQL and Redis implement the same rules in SQL and Lua.
 """
 
 from abc import ABC, abstractmethod
@@ -17,11 +17,11 @@ from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_l
 from leaseway.domain.limits.sizing import Sizing, size_limit
 
 FORGET_MAX = 2
-"""So many old levels are looked at whenever a new one comes: there are never many more than are in use."""
+"""Number of old levels examined whenever a level is added, so that idle levels do not accumulate."""
 
 
 class StoredLimit(Struct, frozen=True):
-    """A definition in force. The code said `declared` last; None: only an operator has spoken."""
+    """A definition in force. `declared` is the last declaration of the code; None if only an operator has set it."""
 
     definition: LimitDefinition
     declared: LimitDefinition | None
@@ -29,16 +29,16 @@ class StoredLimit(Struct, frozen=True):
 
 
 def declare_limit(known: StoredLimit | None, definition: LimitDefinition) -> StoredLimit | None:
-    """What the code says, if that is news."""
+    """Apply a declaration of the code. None: it has not changed."""
     if known is not None and known.declared == definition:
         return None
-    # A new release of the code does not resume what an operator has paused.
+    # A declaration does not resume a limit that an operator has paused.
     in_force = definition if known is None else replace(definition, paused=known.definition.paused)
     return StoredLimit(in_force, definition, next_sizing(known, in_force))
 
 
 def change_limit(known: StoredLimit | None, definition: LimitDefinition, expected: int | None = None) -> StoredLimit:
-    """What an operator says."""
+    """Apply a change of an operator."""
     refuse_stale(f"limit {definition.name}", known.sizing.version if known else 0, expected)
     return StoredLimit(definition, known.declared if known else None, next_sizing(known, definition))
 
@@ -48,13 +48,13 @@ def next_sizing(known: StoredLimit | None, definition: LimitDefinition) -> Sizin
 
 
 def check_all(definitions: Iterable[LimitDefinition]) -> None:
-    """All of them, before one of them counts."""
+    """Check all definitions before any of them takes effect."""
     for definition in definitions:
         size_limit(check_limit(definition))
 
 
 class LimitLevels(ABC):
-    """All levels at one instant, for whoever holds the store's lock."""
+    """The levels at one instant, while the store's lock is held."""
 
     now: Instant
     since: Instant
@@ -70,7 +70,7 @@ class LimitLevels(ABC):
 
     @abstractmethod
     def write(self, taking: Acquisition, level: Level) -> None:
-        """Remember this. Only called for what has changed."""
+        """Store a level. Called for changed levels only."""
 
     # -- verbs ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class LimitLevels(ABC):
         return Acquisition(ask, sizing, self.read(ask.limit, ask.name))
 
     def _known(self, asks: Sequence[PermitRequest]) -> list[Acquisition]:
-        """Without those that were forgotten meanwhile: what a worker says about them is not needed any more."""
+        """Without limits that were forgotten meanwhile."""
         return [self._taking(ask) for ask in asks if self.sizing(ask.limit) is not None]
 
     def _current(self, taking: Acquisition) -> Level:

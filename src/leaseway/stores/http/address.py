@@ -1,4 +1,4 @@
-"""https://host and a key: where a service is, and how it knows us."""
+"""The URL of a service, and the API key with which the client authenticates."""
 
 import os
 import re
@@ -12,18 +12,18 @@ from leaseway.domain.errors import StoreRefused, redact_url
 KEY_VARIABLE = "LEASEWAY_KEY"
 INSECURE_VARIABLE = "LEASEWAY_INSECURE"
 KEY_FORM = re.compile(r"[\x21-\x7e]{1,8192}")
-"""A key, or a token of the issuer that the service trusts."""
+"""An API key, or a JWT of an issuer that the service trusts."""
 
 
 class Address(NamedTuple):
     url: str
-    """Without a slash at its end."""
+    """Without a trailing slash."""
     key: str | None
     is_local: bool
-    """On this machine."""
+    """On the loopback interface."""
 
     def __repr__(self) -> str:
-        """Whoever prints it does not print the key."""
+        """Without the key, which must not appear in logs."""
         return f"Address({self.url!r})"
 
 
@@ -32,16 +32,16 @@ def parse_address(url: str, key: str | None = None) -> Address:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise StoreRefused(f"{redact_url(url)!r} is no address of a service ({error})") from error
+        raise StoreRefused(f"{redact_url(url)!r} is not the URL of a service ({error})") from error
     if not host or parts.query or parts.fragment:
-        raise StoreRefused(f"{redact_url(url)!r} is no address of a service; write it like https://leaseway.example")
+        raise StoreRefused(f"{redact_url(url)!r} is not the URL of a service; example: https://leaseway.example")
     if parts.username is not None or parts.password is not None:
-        raise StoreRefused(f"a key does not belong into the address; give key= to App, or set {KEY_VARIABLE}")
+        raise StoreRefused(f"the key must not be part of the URL; pass key= to App, or set {KEY_VARIABLE}")
     is_local = is_loopback(host)
     if parts.scheme == "http" and not is_local and os.environ.get(INSECURE_VARIABLE) != "1":
         raise StoreRefused(
-            f"{redact_url(url)} would send key and jobs in the clear; write https://, or, in a network where nobody "
-            f"else listens, set {INSECURE_VARIABLE}=1"
+            f"{redact_url(url)} would send the key and jobs unencrypted; use https://, or in a trusted network "
+            f"set {INSECURE_VARIABLE}=1"
         )
     return Address(url.rstrip("/"), checked(key or os.environ.get(KEY_VARIABLE) or None), is_local)
 
@@ -57,5 +57,5 @@ def is_loopback(host: str) -> bool:
 
 def checked(key: str | None) -> str | None:
     if key is not None and (not KEY_FORM.fullmatch(key) or (key.startswith("lw_") and parse_key_text(key) is None)):
-        raise StoreRefused("this is no key of a service; keys look like lw_…, as leaseway keys create has shown it")
+        raise StoreRefused("this is not an API key; keys look like lw_… (leaseway keys create prints one)")
     return key

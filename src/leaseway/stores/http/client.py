@@ -1,4 +1,4 @@
-"""One call ─► one request ─► one answer. Nothing is sent twice: whoever asked decides whether to ask again."""
+"""One call ─► one request ─► one reply. The client never repeats a request: the caller decides about that."""
 
 import asyncio
 import contextlib
@@ -23,9 +23,9 @@ CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 30.0
 CONNECTIONS_MAX = 20
 KEEP_ALIVE_SECONDS = 20.0
-"""Less than the service keeps a silent connection: of a request that meets its end nobody would know what became."""
+"""Shorter than the service keeps an idle connection: the outcome of a request that meets its end would be unknown."""
 BODY_BYTES_MAX = 64 * 1024 * 1024
-"""As much as the service takes."""
+"""The largest body that the service accepts."""
 NAME = "leaseway"
 
 _encoder = msgspec.json.Encoder()
@@ -40,7 +40,7 @@ class ServiceClient:
     def __init__(self, address: Address, origin: Callable[[], str | None] | None = None) -> None:
         self.address = address
         self._origin = origin
-        """Whose doing a call is, as a `traceparent`; None: nobody traces."""
+        """The current trace context, as a `traceparent` header; None without tracing."""
         self._clients = PerLoop(lambda: make_client(address), httpx2.AsyncClient.aclose)
 
     async def ask(self, verb: Verb[B, A], body: B) -> A:
@@ -48,7 +48,7 @@ class ServiceClient:
         return self._read(reply, verb.reply)
 
     async def wait(self, seconds: float) -> bool:
-        """Let the service keep us waiting until something may have happened."""
+        """Wait until the service sends a notification."""
         asked = min(max(seconds, 0.0), WAIT_SECONDS_MAX)
         reply = await self._send("GET", WAIT_PATH, asked + CALL_SECONDS_MAX, params={"seconds": asked})
         said: Value[bool] = self._read(reply, Value[bool])
@@ -79,17 +79,17 @@ class ServiceClient:
 
 
 def make_client(address: Address) -> httpx2.AsyncClient:
-    """For one event loop."""
+    """A client for one event loop."""
     headers = {"User-Agent": NAME, "Accept": "application/json", "Content-Type": "application/json"}
     if address.key is not None:
         headers["Authorization"] = f"Bearer {address.key}"
     return httpx2.AsyncClient(
         base_url=address.url,
         headers=headers,
-        # Every call has its own deadline around it.
+        # Every call has its own deadline.
         timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX),
         limits=httpx2.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_SECONDS),
-        verify=address.url.startswith("https:"),  # which takes a moment that the loopback can save
+        verify=address.url.startswith("https:"),  # creating a TLS context takes time that plain HTTP can save
         trust_env=not address.is_local,
     )
 
@@ -107,7 +107,7 @@ def encode_body(body: object) -> bytes:
 
 
 async def wait_for_notification(line: ServiceClient, seconds: float) -> bool:
-    """A hint, if somebody gives us one. Who cannot be asked, or does not tell us, has none to give."""
+    """True after a notification. Without one, wait the full time; so do clients that may not receive any."""
     until = asyncio.get_running_loop().time() + seconds
     try:
         return await line.wait(seconds)

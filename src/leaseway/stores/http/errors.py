@@ -30,7 +30,7 @@ UNSENT = (
     httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol,
     httpx2.LocalProtocolError,
 )  # fmt: skip
-"""What can go wrong before a request has left."""
+"""Errors that occur before a request was sent."""
 BY_CODE: dict[str, type[LeasewayError]] = {
     "key_conflict": KeyConflict,
     "stale": Stale,
@@ -42,9 +42,9 @@ BY_CODE: dict[str, type[LeasewayError]] = {
     "unavailable": TransientError,
     "unknown_outcome": UnknownOutcome,
 }
-"""The codes of problems that are one of our own exceptions."""
+"""Exceptions by the code of the problem."""
 REFUSED = {401, 403, 404, 405, 415, 421}
-"""The service does not want us, or does not know what we speak of: trying again does not help."""
+"""The service refuses the client or does not know the route: repeating the call does not help."""
 OVERSIZE = 413
 TOO_MANY = 429
 CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
@@ -52,7 +52,7 @@ TEXT_MAX = 300
 
 
 class ProblemDetails(Struct):
-    """As much of a problem as we need."""
+    """The fields of an RFC 9457 problem that the client uses."""
 
     code: str
     detail: str = ""
@@ -60,17 +60,17 @@ class ProblemDetails(Struct):
 
 
 def translate_transport_error(error: Exception, address: Address) -> LeasewayError:
-    """The request or its answer was lost."""
+    """The request or its reply was lost."""
     if CERTIFICATE in str(error):
-        return StoreRefused(f"{address.url} has no certificate that this machine trusts ({error})")
+        return StoreRefused(f"{address.url} has no certificate that this machine trusts; check its issuer ({error})")
     said = f"{type(error).__name__}: {error}"[:TEXT_MAX]
     if isinstance(error, UNSENT):
         return TransientError(f"{address.url} cannot be reached ({said})")
-    return UnknownOutcome(f"the answer of {address.url} was lost ({said})")
+    return UnknownOutcome(f"the reply of {address.url} was lost ({said})")
 
 
 def translate_problem(status: int, body: bytes, address: Address) -> LeasewayError:
-    """The service, or somebody before it, said no."""
+    """The service, or a proxy before it, returned an error."""
     told = parse_problem(body)
     if told is None:
         return translate_foreign_answer(status, address)
@@ -87,15 +87,15 @@ def translate_problem(status: int, body: bytes, address: Address) -> LeasewayErr
         return known(told.detail)
     if status < 500:
         return UsageError(f"{address.url}: {told.detail}")
-    # It broke while it worked: perhaps before it wrote, perhaps after.
+    # The service failed while it worked, before or after it wrote.
     return UnknownOutcome(f"{address.url}: {told.detail}")
 
 
 def translate_foreign_answer(status: int, address: Address) -> LeasewayError:
-    """No problem in our words: a proxy, or something else that is no leaseway."""
+    """The reply is not a problem document: it comes from a proxy or another kind of server."""
     if status >= 500 or status in (408, TOO_MANY):
-        return UnknownOutcome(f"{address.url} answered {status}, and not in the words of a leaseway service")
-    return StoreRefused(f"{address.url} answered {status}, and is no leaseway service, or one of another version")
+        return UnknownOutcome(f"{address.url} answered {status} without a problem document of a leaseway service")
+    return StoreRefused(f"{address.url} answered {status}: it is not a leaseway service, or has another version")
 
 
 def parse_problem(body: bytes) -> ProblemDetails | None:
@@ -106,10 +106,10 @@ def parse_problem(body: bytes) -> ProblemDetails | None:
 
 
 def bad_value(told: ProblemDetails) -> BadValue:
-    """The detail is the field, a colon, and what is wrong with it."""
+    """The detail consists of the field, a colon and the problem."""
     problem = str(told.errors[0].get("detail", ""))
     return BadValue(told.detail.removesuffix(f": {problem}"), problem)
 
 
 def advice_for(status: int) -> str:
-    return f"; give key= to App, or set {KEY_VARIABLE}" if status == 401 else ""
+    return f"; pass key= to App, or set {KEY_VARIABLE}" if status == 401 else ""

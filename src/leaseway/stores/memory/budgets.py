@@ -266,7 +266,7 @@ class MemoryLedger:
         return crossed_by([(move, self._book(move, now)) for move in step.moves])
 
     def _book(self, move: Posting, now: Instant) -> tuple[int, ...]:
-        """Write one move into its book and into the journal."""
+        """Apply one posting to its balance and record it in the journal."""
         line = move.line
         place = (line.name, line.window)
         book, crossed = apply_posting(self._opened(line), move)

@@ -58,7 +58,7 @@ class MemoryJobs:
         return ExchangeReply(tuple(map(build_lease, leased)), lost, self._to_cancel(call.worker), gated)
 
     def _settle(self, settlement: Settlement, now: Instant) -> bool:
-        """Whether the settlement is accepted, now or before. Refused, it leaves no trace."""
+        """Whether the settlement is accepted, now or earlier. A rejected settlement changes nothing."""
         row = self._state.rows.get(settlement.id)
         if row is None:
             return False
@@ -102,7 +102,7 @@ class MemoryJobs:
         return adopted or self._claim(wants, worker, now)
 
     def _adopt(self, wants: Wants, worker: WorkerId, now: Instant) -> list[JobRow]:
-        """Leases that the first try of this exchange was granted, though its reply was lost."""
+        """Leases that the first try of this exchange was granted; its reply was lost."""
         granted = [row for row in self._state.at(Place.LEASED) if (row.token, row.owner) == (wants.token, worker)]
         for row in granted:
             row.until = now + row.new.lease_us
@@ -122,7 +122,7 @@ class MemoryJobs:
                 lane.vtime, lane.vfloor = turn.moved(portion), turns[0].place
                 claimed += nsmallest(portion, lane.places[Place.READY].values(), key=urgency)
         for row in claimed:
-            # The attempt is counted here, so that a job that kills its worker cannot come back for ever.
+            # The attempt is counted at the claim, so that a job that kills its worker is not retried for ever.
             row.attempts += 1
             row.fence += 1
             self._state.move(row, Place.LEASED, now)
@@ -130,14 +130,14 @@ class MemoryJobs:
         return claimed
 
     def _turns(self, queues: Sequence[str], tenant: str | None = None) -> list[LaneTurn]:
-        """The lanes that have work, in the order in which they are served."""
+        """The lanes with ready jobs, in the order in which they are served."""
         wanted = [lane for lane in self._state.lanes.values() if lane.queue in queues]
         floor = max((lane.vfloor for lane in wanted), default=0)
         with_work = [lane for lane in wanted if lane.ready and tenant in (None, lane.tenant)]
         with_work = [
             lane for lane in with_work if covering_pause(lane.queue, lane.tenant, self._state.pauses.values()) is None
         ]
-        # Of those who stand at the floor, the first is who has been there for longest.
+        # Of several lanes at the floor, the one that has been behind for longest comes first.
         with_work.sort(key=lambda lane: (max(lane.vtime, floor), lane.vtime, lane.name))
         return [
             LaneTurn(lane.number, lane.ready, self._weight(lane), self._gate(lane), max(lane.vtime, floor))
@@ -200,7 +200,7 @@ class MemoryJobs:
                 self._state.wake()
 
     def _held(self, job: JobId, token: Token, now: Instant) -> JobRow | None:
-        """The job, if this token holds it. A lapsed lease does not count: the next exchange takes it back."""
+        """The job, if this token holds it. An expired lease does not count: the next exchange reclaims it."""
         row = self._state.rows.get(job)
         return row if row is not None and row.token == token and row.until > now else None
 

@@ -1,6 +1,6 @@
-"""The executable specification of a limiter: one lock, and what is remembered under it.
+"""The executable specification of a limiter, in memory under one lock.
 
-Memory goes with the process, so a new limiter is a new fence: every bucket was empty when it was made.
+Memory ends with the process, so a new limiter starts a new fence, with all buckets used up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from leaseway.stores.python_limiter import FORGET_MAX, LimitLevels, StoredLimit,
 
 
 class MemoryLevels(LimitLevels):
-    """By the name of their definition and their own."""
+    """Levels by the name of their definition and their own name."""
 
     def __init__(self, now_us: Callable[[], Instant], in_flight_grace_us: int) -> None:
         super().__init__(in_flight_grace_us)
@@ -55,7 +55,7 @@ class MemoryLevels(LimitLevels):
         return self.defined.pop(limit, None) is not None
 
     def _forget_idle(self) -> None:
-        """The eldest go, or to the end of the queue."""
+        """Remove the oldest levels that are idle; move the others to the end."""
         for key in list(islice(self._levels, FORGET_MAX)):
             level = self._levels.pop(key)
             idle_at = buckets.idle_at(level, self.defined[key[0]].sizing)

@@ -1,4 +1,4 @@
-"""What the memory store keeps of a job, and how people and workers see it."""
+"""Jobs and lanes as the memory store holds them, and their conversion to values of the domain."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from leaseway.domain.lane import LaneCount
 
 
 class Place(StrEnum):
-    """Where a job is in its lane: its state, with `pending` told apart into may run and must wait."""
+    """The state of a job, with `pending` split into ready and scheduled."""
 
     READY = "ready"
     SCHEDULED = "scheduled"
@@ -35,9 +35,9 @@ class Lane(Struct, eq=False):
     needs: str
     number: int
     vtime: int = 0
-    """How much it has been served: see `domain.lanes`."""
+    """The lane's virtual time: see `domain.lane`."""
     vfloor: int = 0
-    """How far everybody was when it was served last."""
+    """The virtual time of the lane furthest behind when this one was last served."""
     places: dict[Place, dict[JobId, "JobRow"]] = field(default_factory=lambda: {place: {} for place in Place})
 
     @property
@@ -52,7 +52,7 @@ class Lane(Struct, eq=False):
 class JobRow(Struct, eq=False, kw_only=True):
     new: NewJob
     order: int
-    """Grows with every submission; ids are the submitter's and prove nothing."""
+    """Increases with every submission. Ids do not: submitters choose them."""
     lane: Lane
     place: Place
     created_at: Instant
@@ -61,17 +61,17 @@ class JobRow(Struct, eq=False, kw_only=True):
     attempts: int = 0
     fence: int = 0
     token: Token | None = None
-    """The token of the present lease; None whenever there is none, so that equality is the whole fence."""
+    """The token of the current lease. None without a lease, so that comparing tokens is the whole fence."""
     owner: WorkerId | None = None
     until: Instant = 0
-    """Means something only while leased."""
+    """Valid only while leased."""
     last_token: Token | None = None
-    """The token of the last settlement that was accepted, to know it when it comes again."""
+    """The token of the last accepted settlement, to recognize its repetition."""
     cancel_requested: bool = False
     progress: str | None = None
     result: str | None = None
     finished_at: Instant = 0
-    """Means something only in a final place."""
+    """Valid only in a final place."""
     errors: deque[ErrorRecord] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
 
     @property
@@ -88,7 +88,7 @@ class JobRow(Struct, eq=False, kw_only=True):
 
 
 class Key(Struct, frozen=True):
-    """An idempotency key. It outlives its job, so that a late repetition does not run finished work again."""
+    """An idempotency key. It outlives its job, so that a late repetition does not run the job again."""
 
     job: JobId
     fingerprint: str
@@ -108,12 +108,12 @@ def waiting_place(run_at: Instant, now: Instant) -> Place:
 
 
 def start_time(asked: NewJob | Settlement, now: Instant) -> Instant:
-    """An instant that a person named wins over a delay."""
+    """The time to run. An instant takes precedence over a delay."""
     return asked.run_at if asked.run_at is not None else now + asked.delay_us
 
 
 def place_after(row: JobRow, settlement: Settlement, now: Instant) -> Place:
-    """Where a settled job goes. One that shall be cancelled does not run again, whatever its worker says."""
+    """The next place of a settled job. A job that is to be cancelled does not become pending."""
     if settlement.state is not State.PENDING:
         return Place(settlement.state)
     return Place.CANCELLED if row.cancel_requested else waiting_place(row.run_at, now)
@@ -124,7 +124,7 @@ def urgency(row: JobRow) -> tuple[int, Instant, int]:
 
 
 def find_key(keys: Keys, job: NewJob, now: Instant) -> Key | None:
-    """Who used this job's key before. None: it has no key, or nobody did, or it has expired since."""
+    """The stored key of this job. None: the job has no key, or the key is unused or expired."""
     key = None if job.key is None else keys.get((job.tenant, job.key))
     return key if key is not None and key.expires_at > now else None
 

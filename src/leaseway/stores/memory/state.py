@@ -67,7 +67,7 @@ class MemoryState:
             return Submitted(job.id)
         first = find_key(self.keys, job, now)
         if first is not None:
-            # A key that names the very same id: the reply to the first submission was lost.
+            # The key names the same id: the reply to the first submission was lost.
             return Submitted(first.job, replayed=first.job != job.id)
         if job.key is not None:
             self.keys[job.tenant, job.key] = Key.new(job, now)

@@ -14,20 +14,20 @@ POOL = 10
 POOL_MAX = 1_000
 SCHEMES = {"redis": "redis", "rediss": "rediss", "unix": "unix", "valkey": "redis", "valkeys": "rediss"}
 DRIVER_WORDS = re.compile(r"ssl_[a-z_]+|db|password|username")
-"""What the driver may be told. Others, such as its retries, are for us to decide."""
+"""Query parameters that are passed to the driver. Others, such as its retries, are set by leaseway."""
 
 
 class Address(NamedTuple):
     url: str
-    """For the driver: without our own words."""
+    """For the driver, without leaseway's own parameters."""
     shown: str
-    """For people: without the password."""
+    """For messages, without the password."""
     prefix: str = PREFIX
     pool: int = POOL
-    """Connections that one event loop opens at most."""
+    """The maximum number of connections per event loop."""
 
     def key(self, *parts: str) -> str:
-        """All keys are of one hash slot: a script may touch several of them only if they are on one server."""
+        """All keys share one hash slot, because a script may only use keys of one server."""
         return ":".join((f"{{{self.prefix}}}", *parts))
 
 
@@ -35,13 +35,15 @@ def parse_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:  # whose text may hold a part of the password
+    except ValueError as error:  # its text may contain a part of the password
         raise StoreRefused(
             f"{redact_url(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
             "written %2F %3F %23 %40"
         ) from error
     if parts.scheme not in SCHEMES:
-        raise StoreRefused(f"{redact_url(url)}: is no address of a Redis; there are {', '.join(SCHEMES)}")
+        raise StoreRefused(
+            f"{redact_url(url)}: is not the URL of a Redis server; supported schemes: {', '.join(SCHEMES)}"
+        )
     if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
         raise StoreRefused(f"{redact_url(url)}: {parts.path} must be the number of a database, such as /0")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))

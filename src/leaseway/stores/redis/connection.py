@@ -1,4 +1,4 @@
-"""Connections, deadlines and scripts. Nothing that changes something is ever sent twice."""
+"""Connections, deadlines and scripts. A command that writes is never repeated."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Script(NamedTuple):
 
 @cache
 def scripts() -> Mapping[str, Script]:
-    """One verb per file, by file name, each with the core before it."""
+    """The scripts by file name, each preceded by the shared functions."""
     texts = {file.name.removesuffix(".lua"): file.read_text("utf-8") for file in LUA.iterdir()}
     core = texts.pop(CORE)
     return {verb: script(core + text) for verb, text in texts.items()}
@@ -49,7 +49,7 @@ class Connections:
         self._clients: PerLoop[Any] = PerLoop(lambda: make_client(address), lambda client: client.aclose())
 
     async def run(self, script: Script, keys: Sequence[str], request: bytes) -> Any:
-        """One script, sent once. A server that does not know it has not run it, and is told its text."""
+        """Run a script once. A server that does not know its hash has not run it, and receives its text."""
         try:
             return await self._send("EVALSHA", script.sha, len(keys), *keys, request)
         except driver.NoScriptError:
@@ -63,7 +63,7 @@ class Connections:
             raise translate_error(error, self.address) from error
 
     async def look(self, *command: Any) -> Any:
-        """A command that changes nothing: if its reply is lost, it is asked once more."""
+        """Send a command that only reads; it is repeated once if the reply is lost."""
         try:
             return await self.call(*command)
         except StoreBusy:
@@ -86,13 +86,13 @@ class Connections:
 
 
 def make_client(address: Address) -> Any:
-    """For one event loop."""
+    """A client for one event loop."""
     pool = BlockingConnectionPool.from_url(
         address.url,
         max_connections=address.pool,
         timeout=WAIT_SECONDS_MAX,
         socket_connect_timeout=CONNECT_SECONDS_MAX,
-        # Every call has its own deadline around it. The driver's would swallow cancellations on Python 3.11.
+        # Every call has its own deadline. The driver's timeout would swallow cancellations on Python 3.11.
         socket_timeout=None,
         retry=Retry(NoBackoff(), 0),
         client_name="leaseway",

@@ -1,4 +1,4 @@
-"""What happened, to what, and what to do next: the errors of driver and server in our words."""
+"""Translation of driver and server errors: what happened, to what, and what to do next."""
 
 import redis.exceptions as driver
 
@@ -29,14 +29,14 @@ KINDS = {
     driver.ReadOnlyError: "READONLY",
     driver.OutOfMemoryError: "OOM",
 }
-"""Errors from whose text the driver takes the code away."""
+"""Errors whose code the driver removes from their text."""
 
 
 def translate_error(error: Exception, address: Address) -> LeasewayError:
-    """The meaning of an error. Lost replies are no `UnknownOutcome`: repeating a call would take once more."""
+    """Translate an error. A lost reply is not an `UnknownOutcome`: repeating the call would acquire permits again."""
     where, code = address.shown, error_code(error)
     if code == "OOM":
-        return StoreFull(f"{where}: the server has reached maxmemory; nothing was written. Give it more")
+        return StoreFull(f"{where}: the server has reached maxmemory; nothing was written. Raise maxmemory")
     if code in REFUSED:
         return StoreRefused(f"{where}: {describe_error(error)}; {REFUSED[code].replace('prefix', address.prefix)}")
     if code in BUSY:
@@ -44,9 +44,9 @@ def translate_error(error: Exception, address: Address) -> LeasewayError:
     if isinstance(error, driver.ResponseError):
         return TerminalError(f"{where}: {describe_error(error)}")
     if isinstance(error, (driver.TimeoutError, TimeoutError)):
-        return TransientError(f"{where}: no answer in time; what the call may have taken counts as used")
+        return TransientError(f"{where}: no reply in time; permits that the call may have acquired count as used")
     if isinstance(error, (driver.ConnectionError, OSError)):
-        return TransientError(f"{where}: {describe_error(error)}; is it running, are host and port right?")
+        return TransientError(f"{where}: {describe_error(error)}; check that the server runs, and host and port")
     return StoreRefused(f"{where}: cannot be used as an address ({describe_error(error)})")
 
 

@@ -1,10 +1,10 @@
-"""Limits in Redis or Valkey: each verb is one script, one round trip, decided by the server's clock.
+"""Limits in Redis or Valkey. Each method is one script and one round trip, decided by the server's clock.
 
-`now_us` is for tests that move time: what it answers is then sent along as the instant.
+`now_us` is for tests that move time: its value is then sent along as the instant.
 
-The server may lose what it knew: by a restart, a restored snapshot, a failover to a replica that was behind. The
-script notices by the server's identity, and everything from before counts as used. Definitions may have been lost, too,
-so a limiter that asks under an old fence is told so, says again what its code declares, and asks once more.
+The server may lose state through a restart, a restored snapshot or a failover to a lagging replica. The scripts detect
+this by the server's identity, and all earlier state counts as used. Definitions may be lost as well: a limiter that
+calls under an old fence is told so, declares its limits again and repeats the call.
 """
 
 import re
@@ -37,12 +37,12 @@ from leaseway.stores.redis.connection import Connections, scripts
 
 VERSION_MIN = 7
 FENCES_MAX = 3
-"""So often may the server lose its memory during one call."""
+"""How often the server may lose its state during one call."""
 PAGE = 1_000
 
 
 class SentDefinition(Struct, frozen=True):
-    """A definition on its way to the server."""
+    """A definition as it is sent to the server."""
 
     name: str
     definition: str
@@ -50,7 +50,7 @@ class SentDefinition(Struct, frozen=True):
 
 
 class StoredDefinition(Struct, frozen=True):
-    """A definition as the server has it."""
+    """A definition as the server stores it."""
 
     version: int
     definition: str
@@ -62,14 +62,13 @@ class StoredDefinition(Struct, frozen=True):
 
 
 class StoredSizing(Struct, frozen=True):
-    """What of it the server knows better than the words that it was given: code that is declared anew says nothing
-    about a pause."""
+    """The part that the server updates itself: a new declaration does not say whether the limit is paused."""
 
     paused: bool | None = None
 
 
 class ScriptRequest(Struct, frozen=True, omit_defaults=True):
-    """What a script is told. Only `answered` in buckets.lua looks at the first four."""
+    """The arguments of a script. Only the shared functions in buckets.lua read the first four."""
 
     now: Instant | None = None
     since: Instant | None = None
@@ -119,7 +118,7 @@ class FencedServer:
             if answer[0] != "fenced":
                 return answer
             await self._declare_again(answer[1])
-        raise TransientError(f"{self.address.shown}: the server loses its memory again and again; try later")
+        raise TransientError(f"{self.address.shown}: the server keeps losing its state; try again later")
 
     async def _declare_again(self, since: Instant) -> None:
         """A server restored from an old copy has older definitions or none, and may be another server."""
@@ -148,11 +147,11 @@ class FencedServer:
         if int(version.partition(".")[0]) < VERSION_MIN:
             raise StoreRefused(f"{where}: is Redis {version}; {VERSION_MIN} or newer is needed, or Valkey")
         if info["role"] != "master":
-            raise StoreRefused(f"{where}: is a replica; name the address of its primary")
+            raise StoreRefused(f"{where}: is a replica; use the URL of its primary")
         if info.get("maxmemory", 0) and policy != "noeviction":
             raise StoreRefused(
-                f"{where}: with maxmemory-policy {policy} the server throws away what was used when memory is short, "
-                "and limits would be exceeded; say CONFIG SET maxmemory-policy noeviction, or use another server"
+                f"{where}: with maxmemory-policy {policy} the server evicts limiter state when memory is short, "
+                "and limits would be exceeded; run CONFIG SET maxmemory-policy noeviction, or use another server"
             )
 
 
@@ -182,7 +181,7 @@ class RedisLimitDefinitions:
         self._server.declared.pop(name, None)
         was_there = await self._server.connections.call("HDEL", self._server.address.key("limits"), name)
         cursor, pattern = 0, self._server.level_key(escape_pattern(name), "*")
-        while True:  # ends when the server has gone through its keys once
+        while True:  # ends when the cursor has passed all keys
             cursor, keys = await self._server.connections.look("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE)
             if keys:
                 await self._server.connections.call("UNLINK", *keys)
@@ -220,7 +219,7 @@ class RedisLimiter:
             case [_, name, most_at_once]:
                 return Never(name, most_at_once)
             case answer:
-                raise AssertionError(f"this is no verdict: {answer}")
+                raise AssertionError(f"unexpected reply of the script: {answer}")
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
@@ -252,7 +251,7 @@ class RedisLimiter:
 
 
 def escape_pattern(name: str) -> str:
-    """A name as a pattern that fits nothing but itself."""
+    """Escape a name so that the pattern matches only the name."""
     return re.sub(r"([*?\[\]\\^])", r"\\\1", name)
 
 
@@ -261,14 +260,14 @@ def encode_definition(definition: LimitDefinition) -> SentDefinition:
 
 
 def render_definition(definition: LimitDefinition) -> str:
-    """Without what was left open: a later leaseway with more to say must not take that for news from the code."""
+    """Without fields at their defaults, so that new fields of a later leaseway do not look like a change."""
     said = {each.name: getattr(definition, each.name) for each in fields(definition)}
     news = {each.name: said[each.name] for each in fields(definition) if said[each.name] != each.default}
     return msgspec.json.encode(news).decode()
 
 
 def parse_level(level: dict[str, Any]) -> Level:
-    """An empty table of Lua does not say whether it is a list or a mapping, and comes as a list."""
+    """An empty Lua table arrives as a list, whether it was a list or a mapping."""
     buckets, in_flight = dict(level.pop("buckets")), dict(level.pop("in_flight"))
     return Level(
         buckets={window_us: Bucket(**bucket) for window_us, bucket in buckets.items()},

@@ -1,6 +1,6 @@
-"""Budgets in the same SQLite file as the jobs: the domain's decisions, each inside one write transaction.
+"""Budgets in the same SQLite file as the jobs: the domain decides, each time within one write transaction.
 
-SQLite has one writer per file, so whatever is read in a transaction stays true until it is written.
+SQLite has one writer per file, so values read in a write transaction stay valid until it commits.
 """
 
 import sqlite3
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 @cache
 def statements() -> Mapping[str, str]:
-    """One verb per file, by file name."""
+    """The statements by file name."""
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (SQL / "ledger").iterdir()}
 
 
@@ -150,7 +150,7 @@ class SqliteLedger:
 
 
 class BudgetTransaction:
-    """Where the books lie open: one transaction, at one instant."""
+    """One transaction on the budget tables, at one instant."""
 
     def __init__(self, connection: sqlite3.Connection, now: Instant) -> None:
         self._connection = connection
@@ -160,7 +160,7 @@ class BudgetTransaction:
         return self._connection.execute(statements()[verb], values).fetchall()
 
     def at_one_moment(self, work: Callable[[], T]) -> T:
-        """Several statements that see the same state."""
+        """Run several statements on one snapshot."""
         self._connection.execute("BEGIN")
         try:
             return work()
@@ -181,7 +181,7 @@ class BudgetTransaction:
         return kept.version
 
     def _checked(self, definition: BudgetDefinition) -> StoredBudget | None:
-        """What was kept before, if it may become this."""
+        """The stored definition, if it may change to the given one."""
         before = self._kept(check_budget(definition).name, definition.name)
         check_change(before.definition if before else None, definition)
         return before
@@ -337,7 +337,7 @@ class BudgetTransaction:
         return int(found[0][0])
 
     def _book(self, window: int, move: Posting) -> tuple[int, ...]:
-        """Write one move into its book and into the journal."""
+        """Apply one posting to its balance and record it in the journal."""
         ((_, *numbers),) = self.run("window_find", name=move.line.name, **window_values(move.line.window))
         book, crossed = apply_posting(parse_balance(numbers), move)
         self.run(

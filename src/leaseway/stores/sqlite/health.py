@@ -1,8 +1,8 @@
-"""The health of an SQLite file: what `leaseway doctor` asks, answered from outside the store's own connections.
+"""Health checks of an SQLite file for `leaseway doctor`, with connections of their own.
 
     file ─► file system ─► disk ─► log ─► SQLite ─► database ─► schema ─► journal ─► lock ─► integrity ─► what is in it
 
-A step that makes the following ones senseless ends the look.
+A failed step that makes the following ones meaningless ends the checks.
 """
 
 import os
@@ -38,13 +38,13 @@ from leaseway.stores.sqlite.database import parse_lane, statements
 from leaseway.stores.sqlite.schema import check_version, connect_read_only
 
 BOUND_SECONDS = 5.0
-"""How long a check that reads everything may take unless it shall be deep."""
+"""How long a check that reads everything may take unless `deep` is set."""
 LOCK_SECONDS = 2.0
 VERSION_MIN = (3, 38, 0)
-"""The first SQLite with the JSON operators of our statements."""
+"""The first SQLite with the JSON operators that the statements use."""
 VERSION_WAL_MENDED = (3, 51, 3)
 REMOTE = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs", "fuse.rclone")
-"""How the types of file systems begin that reach over a network."""
+"""Prefixes of the types of network file systems."""
 
 RECOUNT = """
 SELECT queue, tenant, needs, count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled'),
@@ -53,7 +53,7 @@ SELECT queue, tenant, needs, count(*) FILTER (WHERE state = 'ready'), count(*) F
   FROM lanes LEFT JOIN jobs ON jobs.lane = lanes.id
  GROUP BY lanes.id ORDER BY queue, tenant, needs
 """
-# Submissions are looked at from the newest back: created_at has no index, and needs none for anything else.
+# Submissions are read from the newest back, because created_at has no index.
 NEWEST = """
 SELECT max(at) FROM (
   SELECT max(created_at) AS at FROM (SELECT created_at FROM jobs ORDER BY seq DESC LIMIT 1000)
@@ -61,7 +61,7 @@ SELECT max(at) FROM (
   UNION ALL SELECT max(served_at) FROM lanes)
 """
 STUCK = "SELECT count(*), min(until) FROM jobs WHERE state = 'leased' AND until <= ?"
-# A scheduled job whose time has come counts as ready: only a worker would have made it so.
+# A scheduled job whose time has come counts as ready: without a worker, no exchange promotes it.
 OLDEST = """
 SELECT queue, min(run_at) FROM jobs JOIN lanes ON lanes.id = jobs.lane
  WHERE state = 'ready' OR (state = 'scheduled' AND run_at <= ?) GROUP BY queue ORDER BY queue
@@ -121,7 +121,7 @@ def _file(path: Path) -> Finding:
         return problem("file", f"{path} is not a file", "Name a file with --store")
     if not os.access(path, os.R_OK):
         return problem("file", f"{path} may not be read", "Give the user who runs leaseway the right to read it")
-    # The folder counts as well: the write-ahead log is a file beside the store.
+    # The folder must be writable as well: the write-ahead log is a file beside the store.
     unwritable = [str(each) for each in (path, path.absolute().parent) if not os.access(each, os.W_OK)]
     if unwritable:
         text = f"{' and '.join(unwritable)} may not be written"
@@ -148,7 +148,7 @@ def _mounts() -> str:
     try:
         return Path("/proc/mounts").read_text("utf-8", "surrogateescape")
     except OSError:
-        return ""  # not a Linux
+        return ""  # not Linux
 
 
 def file_system_type(path: Path, mounts: str) -> str:
@@ -157,7 +157,7 @@ def file_system_type(path: Path, mounts: str) -> str:
     for line in mounts.splitlines():
         _, place, type_, *_ = line.split(" ")
         root = Path(place.replace("\\040", " "))
-        # Of two mounts on one place the later one is seen.
+        # Of two mounts at one path the later one is in effect.
         if path.is_relative_to(root) and len(root.parts) >= best:
             best, kind = len(root.parts), type_
     return kind
@@ -177,7 +177,7 @@ def _sqlite(version: tuple[int, ...]) -> Finding:
 
 
 def _sick(check: str, error: LeasewayError) -> Finding:
-    """An error's own words: what happened, then what to do."""
+    """The text of an error is what happened, then what to do."""
     text, _, advice = str(error).partition("; ")
     return problem(check, text, (advice[:1].upper() + advice[1:]) or "Restore the file from a backup")
 
@@ -197,7 +197,7 @@ def _journal(connection: sqlite3.Connection) -> Finding:
 
 
 def _lock(path: Path) -> Finding:
-    """Whether a writer gets its turn. The lock is taken and let go; nothing is written."""
+    """Whether a writer gets the lock. It is taken and released; nothing is written."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}")
         try:
@@ -228,7 +228,7 @@ def _integrity(connection: sqlite3.Connection, seconds_max: float | None) -> Fin
 
 def _counters(connection: sqlite3.Connection, seconds_max: float | None) -> Finding:
     def check() -> Finding:
-        connection.execute("BEGIN")  # both must see the same moment
+        connection.execute("BEGIN")  # both statements must see the same snapshot
         try:
             return judge_counters(_lanes(connection), [parse_lane(row) for row in connection.execute(RECOUNT)])
         finally:

@@ -1,7 +1,7 @@
-"""The levels in a file, for as long as one write transaction lasts; and what may be known without reading them again.
+"""The levels of limits in a file during one write transaction, cached until another process writes.
 
-Calls that wait at the same time share a transaction. Each level is read at most once and written at most once for all
-of them, and not read at all while no other process has written.
+Queued calls share a transaction, which reads and writes each level at most once. Cached levels are not read again
+while no other process has written.
 """
 
 import sqlite3
@@ -31,14 +31,14 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class LimiterClock(Struct, frozen=True):
     ticks_us: Callable[[], int]
     identity: str = ""
-    """What one started machine calls itself; empty: nobody would notice another start."""
+    """Identifies one boot of the machine; empty if a restart cannot be detected."""
     wall_us: Callable[[], Instant] | None = None
-    """If ticks do not count from 1970."""
+    """Set if ticks do not count from 1970."""
     is_settable: bool = False
-    """Somebody may set it back."""
+    """The clock can be set back."""
 
     def ahead_us(self, since: Instant) -> int:
-        """From its ticks to our instants. They go on after the last fence even if the machine lost its date."""
+        """The offset from ticks to instants, which continue after the last fence even if the machine lost its date."""
         return 0 if self.wall_us is None else max(self.wall_us(), since + 1) - self.ticks_us()
 
 
@@ -51,7 +51,7 @@ def since_boot_us() -> int:
 
 
 def machine_clock() -> LimiterClock:
-    """The best that this machine has."""
+    """The best clock of this machine: since boot where available, otherwise the wall clock."""
     if hasattr(time, "CLOCK_BOOTTIME") and BOOT_ID.exists():
         return LimiterClock(since_boot_us, BOOT_ID.read_text("ascii").strip(), wall_us)
     return LimiterClock(wall_us, is_settable=True)
@@ -76,11 +76,11 @@ def render_json(value: Level | LimitDefinition) -> str:
 
 
 def create_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Once for each file, inside the caller's transaction."""
+    """Create the tables of a new file, within the caller's transaction."""
     refuse_foreign(connection, path)
     present = read_version(connection)
     if present > SCHEMA_VERSION:
-        raise StoreRefused(f"{path}: was written by a newer leaseway (version {present}); install that one")
+        raise StoreRefused(f"{path}: was written by a newer leaseway (version {present}); install a newer leaseway")
     if present == 0:
         for statement in split(statements()["schema"]):
             connection.execute(statement)
@@ -103,7 +103,7 @@ class FileLevels(LimitLevels):
         self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._seen = -1
-        """SQLite's number for the state of the file; it changes when others write."""
+        """SQLite's data version of the file, which changes when other processes write."""
         self._is_open = False
         self._ahead_us = 0
         self._latest = 0
@@ -117,7 +117,7 @@ class FileLevels(LimitLevels):
         self._is_new: set[Key] = set()
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """The lock is ours. What we know counts if nobody else has written, and our last transaction went well."""
+        """Start a transaction. The cache is valid if only this process has written, without a failure."""
         (seen,) = connection.execute("PRAGMA data_version").fetchone()
         is_other = connection is not self._connection or seen != self._seen
         if is_other or self._is_open or len(self._levels) > CACHED_MAX:
@@ -139,7 +139,7 @@ class FileLevels(LimitLevels):
             for key in gone:
                 self._levels.pop(key, None)
         self._changed, self._is_new = {}, set()
-        # If the COMMIT fails after this, our memory is ahead of the file; `rolled_back` says so.
+        # If the COMMIT fails after this, the cache is ahead of the file; `rolled_back` discards it.
         self._is_open = False
 
     def rolled_back(self) -> None:
@@ -182,7 +182,7 @@ class FileLevels(LimitLevels):
         return {"definition": key[0], "name": key[1], "level": render_json(level), "idle_at": idle_at}
 
     def _read_fence(self, connection: sqlite3.Connection) -> None:
-        """Another start of the machine, or none known: everything from before counts as used."""
+        """After a restart of the machine, or if none is recorded, all earlier state counts as used."""
         found = self._run("fence_read").fetchone()
         if found is None or found[0] != self._clock.identity:
             self._ahead_us = self._clock.ahead_us(found[1] if found else 0)
@@ -198,7 +198,7 @@ class FileLevels(LimitLevels):
 
 
 class LevelsFile(Connection):
-    """A connection whose transactions begin and end with the levels."""
+    """A connection whose transactions load and store the levels."""
 
     def __init__(
         self, path: str, random: Callable[[], float], levels: FileLevels, *, synchronous: str, inline: bool
@@ -213,8 +213,8 @@ class LevelsFile(Connection):
         return connection
 
     def _write_all(self, works: Sequence[Work[Any]]) -> list[Answer]:
-        """All in one transaction. Only a caller's own mistake is sorted out by trying each alone: what may have been
-        written is not repeated, because tokens must not come back twice."""
+        """Run all works in one transaction. Only after an invalid call is each work run alone: works that may have been
+        committed are not repeated, because permits must not be returned twice."""
         try:
             return [(answer, None) for answer in self._transact(works)]
         except Exception as error:  # noqa: BLE001 - it travels to whoever waits for it

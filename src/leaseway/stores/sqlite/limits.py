@@ -1,7 +1,7 @@
-"""Limits in a file of their own beside the jobs: `work.db-limits`.
+"""Limits in a separate file beside the jobs: `work.db-limits`.
 
-Its own file, because it is written far more often and need not wait for the disk: what a power cut takes counts as
-used. A process that is killed takes nothing. Definitions wait for the disk.
+The file is separate because it is written far more often and without waiting for the disk: grants that a power cut
+loses count as used. A killed process loses nothing. Definitions are flushed to the disk.
 """
 
 import random
@@ -73,7 +73,7 @@ class SqliteLimitDefinitions:
 
 
 class SqliteLimiter:
-    """For the jobs at `path`. Any loop may call it; `now_us` and `identity` are for tests, and else the machine's."""
+    """The limiter for the jobs at `path`. Any event loop may call it. `now_us` and `identity` are for tests."""
 
     def __init__(
         self,
@@ -134,9 +134,10 @@ class SqliteLimiter:
 
 
 def synchronous_setting(clock: LimiterClock) -> str:
-    """A power cut may take the last grants, because the fence notices; where nobody would, each waits for the disk. It
-    must never take the file, which has the definitions: with OFF it could, for pages would go to the disk before the
-    log."""
+    """A power cut may lose the last grants if the fence detects it; otherwise each transaction is flushed.
+
+    It must never damage the file, which holds the definitions: with OFF, pages could reach the disk before the log.
+    """
     return "FULL" if clock.is_settable else "NORMAL"
 
 
