@@ -10,7 +10,7 @@ from tests.api.running_service import run_service
 
 from leaseway import App
 from leaseway.api.routing import FAST_ROUTES
-from leaseway.api.submitter import Submitter
+from leaseway.api.submit_batcher import SubmitBatcher
 from leaseway.domain.errors import KeyConflict, StoreFull
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import JobId
@@ -39,8 +39,35 @@ def job(number: int, key: str | None = None) -> NewJob:
     return NewJob(id=JobId(f"{number:026}"), kind="x", payload="{}", key=key)
 
 
-def submitter_for(store: SlowStore) -> Submitter:
-    return Submitter(store, None)  # type: ignore[arg-type]
+def submitter_for(store: SlowStore) -> SubmitBatcher:
+    return SubmitBatcher(store, None)  # type: ignore[arg-type]
+
+
+async def test_requests_that_arrive_during_a_write_share_the_next_one() -> None:
+    """One transaction per request would limit the service to the rate of disk flushes."""
+    store = SlowStore()
+    submitter = submitter_for(store)
+    waiting = [asyncio.ensure_future(submitter.submit(job(0)))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting += [asyncio.ensure_future(submitter.submit(job(number))) for number in range(1, 700)]
+    await asyncio.sleep(0)
+    store.free.set()
+    results = await asyncio.gather(*waiting)
+    assert [result.id for result in results] == [job(number).id for number in range(700)]
+    assert [len(batch) for batch in store.batches] == [1, 500, 199]
+    await submitter.close()
+
+
+async def test_a_client_that_disconnects_does_not_affect_its_batch() -> None:
+    """Its request shares a transaction with those of other clients."""
+    store = SlowStore()
+    submitter = submitter_for(store)
+    gone, stays = (asyncio.ensure_future(submitter.submit(job(number))) for number in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    store.free.set()
+    assert (await stays).id == job(1).id
 
 
 async def test_one_refused_job_of_a_bulk_request_does_not_affect_the_others() -> None:

@@ -65,7 +65,7 @@ async def test_while_the_first_is_being_stored_the_others_receive_409(
     served: Served, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not immediately, because most stores take milliseconds; but a request must not wait for a store that hangs."""
-    monkeypatch.setattr("leaseway.api.submitter.SAME_KEY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("leaseway.api.submit_batcher.SAME_KEY_SECONDS_MAX", 0.05)
     async with asyncio.TaskGroup() as group:
         async with hung(store_url):
             both = [group.create_task(post(served.client)) for _ in range(2)]

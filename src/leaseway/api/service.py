@@ -15,7 +15,7 @@ from leaseway.api.imports.registry import ImportRegistry
 from leaseway.api.live.hub import LiveHub
 from leaseway.api.metrics.job_counters import WorkCounters
 from leaseway.api.settings import ServiceSettings
-from leaseway.api.submitter import Submitter
+from leaseway.api.submit_batcher import SubmitBatcher
 from leaseway.app import App
 
 
@@ -28,7 +28,7 @@ class Service:
         self.settings = settings if settings.cursor_secret else replace(settings, cursor_secret=secrets.token_bytes(32))
         self.world = app.world
         self.work_counters = WorkCounters()
-        self.submitter = Submitter(self.world.store.jobs, self.world.clock, self.work_counters)
+        self.submitter = SubmitBatcher(self.world.store.jobs, self.world.clock, self.work_counters)
         self.authenticator: Authenticator | None = None
         """None: authentication is disabled, and every caller is LOCAL."""
         self.rate_limit: TenantRateLimit | None = None
@@ -44,7 +44,7 @@ class Service:
         store = await self.app.store()
         self.world = self.app.world
         await self.world.limiter.open()
-        self.submitter = Submitter(store.jobs, self.world.clock, self.work_counters)
+        self.submitter = SubmitBatcher(store.jobs, self.world.clock, self.work_counters)
         if self.settings.auth:
             jwts, holder = jwt_verifier(self.settings, self.world.clock), self.world.ids.worker()
             self.authenticator = Authenticator(store, self.world.clock, jwts)
@@ -57,6 +57,7 @@ class Service:
     async def close(self) -> None:
         self.stopping.set()
         await self.live.close()
+        await self.submitter.close()
         if self.import_monitor is not None:
             await self.import_monitor.close()
         if self.imports is not None:
