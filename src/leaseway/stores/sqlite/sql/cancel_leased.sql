@@ -1,2 +1,2 @@
--- A job that runs is asked to stop.
+-- Request the cancellation of a running job.
 UPDATE jobs SET cancel_requested = 1 WHERE id = :id AND state = 'leased'

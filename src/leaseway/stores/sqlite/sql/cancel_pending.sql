@@ -1,2 +1,2 @@
--- A job that waits is cancelled at once.
+-- Cancel a pending job at once.
 UPDATE jobs SET state = 'cancelled', finished_at = :now WHERE id = :id AND state IN ('ready', 'scheduled') RETURNING lane

@@ -1,4 +1,4 @@
--- What an exchange must look after besides its own wishes: a few index probes.
+-- Which further steps an exchange must take: a few index probes.
 SELECT EXISTS (SELECT 1 FROM jobs WHERE state = 'leased' AND until <= :now) AS expired,
        EXISTS (SELECT 1 FROM jobs WHERE state = 'scheduled' AND run_at <= :now) AS promotable,
        EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_to_cancel WHERE state = 'leased' AND cancel_requested = 1) AS to_cancel,

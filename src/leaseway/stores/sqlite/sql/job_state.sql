@@ -1,2 +1,2 @@
--- Where a job is in its life.
+-- The lane and state of a job.
 SELECT lane, state FROM jobs WHERE id = :id

@@ -1,4 +1,4 @@
--- Remember a key; only an expired one can be in the way.
+-- Store a key. Only an expired key can be in its place.
 INSERT INTO keys (tenant, key, job, fingerprint, expires_at)
 VALUES (:tenant, :key, :job, :fingerprint, :expires_at)
 ON CONFLICT (tenant, key) DO UPDATE

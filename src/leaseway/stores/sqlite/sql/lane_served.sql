@@ -1,2 +1,2 @@
--- A lane that was served has moved on, and remembers how far everybody was.
+-- Advance the virtual time of a lane that was served, and store the floor.
 UPDATE lanes SET served_at = ?, vtime = ?, vfloor = ? WHERE id = ?

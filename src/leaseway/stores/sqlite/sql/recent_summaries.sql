@@ -1,4 +1,4 @@
--- The newest jobs, and those that ended last: each along its index, so that a million others cost nothing.
+-- The newest jobs and the jobs that ended last, each read along its index.
 SELECT jobs.id, kind, queue, tenant, state, priority, attempts, attempts_max, progress, owner, until, cancel_requested,
        created_at, run_at, finished_at, last_error_code, last_error_at
   FROM (SELECT seq FROM (SELECT seq FROM jobs ORDER BY id DESC LIMIT :newest)

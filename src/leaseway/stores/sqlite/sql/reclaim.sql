@@ -1,4 +1,4 @@
--- Take back one expired lease. The condition is checked again where it is written.
+-- End one expired lease. The condition is checked again at the write.
 UPDATE jobs
    SET state = :state,
        finished_at = CASE WHEN :state IN ('failed', 'cancelled') THEN :now END,

@@ -1,2 +1,2 @@
--- Keep how far a running job has come.
+-- Store the progress of a running job.
 UPDATE jobs SET progress = :progress WHERE id = :id AND token = :token

@@ -1,4 +1,4 @@
--- A second life: fresh attempts, the old cursor.
+-- Make a finished job ready again, with fresh attempts and its old cursor.
 UPDATE jobs
    SET state = 'ready', attempts = 0, run_at = :now, finished_at = NULL, result = NULL, cancel_requested = 0,
        last_token = NULL

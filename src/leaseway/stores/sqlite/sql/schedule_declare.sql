@@ -1,4 +1,4 @@
--- Create or change a schedule. What changed its times has no missed fires.
+-- Create or change a schedule. If its times changed, it has no missed fires.
 INSERT INTO schedules (name, kind, cron, tz, missed, seen) VALUES (:name, :kind, :cron, :tz, :missed, :now)
 ON CONFLICT (name) DO UPDATE
    SET kind = excluded.kind, missed = excluded.missed, cron = excluded.cron, tz = excluded.tz,

@@ -1,2 +1,2 @@
--- Every schedule with its place in time.
+-- All schedules.
 SELECT name, kind, cron, tz, missed, seen, last_fire, paused FROM schedules ORDER BY name

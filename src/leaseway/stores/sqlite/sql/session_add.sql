@@ -1,3 +1,3 @@
--- A new session of a browser; the same again changes nothing.
+-- Store a browser session. Adding it again changes nothing.
 INSERT INTO api_sessions (hash, key, created_at, expires_at) VALUES (:hash, :key, :created_at, :expires_at)
 ON CONFLICT (hash) DO NOTHING

@@ -1,2 +1,2 @@
--- Who leaves is gone. No row back: there was none.
+-- Delete a session. No row is returned if there is none.
 DELETE FROM api_sessions WHERE hash = :hash RETURNING hash

@@ -1,2 +1,2 @@
--- Sessions that are over, of all keys.
+-- Delete expired sessions of all keys.
 DELETE FROM api_sessions WHERE hash IN (SELECT hash FROM api_sessions WHERE expires_at <= :now LIMIT :limit)

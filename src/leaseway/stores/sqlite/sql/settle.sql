@@ -1,6 +1,6 @@
--- End leases with their outcomes. The token is cleared whenever a lease ends, so equality is the whole fence.
--- No row back for a settlement: its sender is late, and nothing was written.
--- A job that somebody wants to be cancelled does not become pending again.
+-- Settle leases. The token is cleared when a lease ends, so comparing tokens is the whole fence.
+-- A settlement without a returned row is rejected, and nothing of it was written.
+-- A job that is to be cancelled does not become pending again.
 UPDATE jobs
    SET state = CASE WHEN settled.state IN ('ready', 'scheduled') AND cancel_requested
                     THEN 'cancelled' ELSE settled.state END,

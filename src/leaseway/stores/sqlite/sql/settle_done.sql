@@ -1,5 +1,5 @@
--- End the leases of one claim as done: what most settlements are, and the cheapest way to say it.
--- The same fence as in settle.sql: nothing is written for a job whose token is another one.
+-- Settle leases of one claim as done: the most frequent case, with the cheapest statement.
+-- The fence is that of settle.sql: a job with another token is not written.
 UPDATE jobs
    SET state = 'done', finished_at = :now, result = done.value,
        last_token = token, token = NULL, owner = NULL, until = NULL

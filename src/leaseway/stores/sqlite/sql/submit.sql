@@ -1,5 +1,4 @@
--- Store jobs that differ in id and payload only. One statement for all of them: no step back into Python per row.
--- A known id was submitted before: nothing happens.
+-- Store jobs that differ only in id and payload, with one statement. A known id is ignored.
 INSERT INTO jobs (id, lane, state, kind, priority, run_at, attempts_max, lease_us, timeout_us,
                   shard_key, cursor, created_at, payload, trace)
 SELECT key, :lane, :state, :kind, :priority, :run_at, :attempts_max, :lease_us, :timeout_us,

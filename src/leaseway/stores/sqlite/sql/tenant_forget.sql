@@ -1,2 +1,2 @@
--- Nothing is agreed any more. No row back: nothing was.
+-- Delete a tenant's settings. No row is returned if there are none.
 DELETE FROM tenants WHERE name = :name RETURNING name

@@ -1,2 +1,2 @@
--- All tenants with whom something was agreed.
+-- All tenants with settings.
 SELECT name, weight, starts, concurrency FROM tenants ORDER BY name

@@ -1,4 +1,4 @@
--- What was agreed with a tenant, from now on.
+-- Set a tenant's weight and caps.
 INSERT INTO tenants (name, weight, starts, concurrency, is_capped)
 VALUES (:name, :weight, :starts, :concurrency, :is_capped)
 ON CONFLICT (name) DO UPDATE

@@ -1,2 +1,2 @@
--- Jobs that this worker holds and that somebody wants to be stopped.
+-- Jobs leased by this worker that are to be cancelled.
 SELECT id FROM jobs WHERE state = 'leased' AND cancel_requested = 1 AND owner = :worker ORDER BY seq

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.limits.conftest import OPENINGS
-from tests.limits.lives import BEGINNING, HOLDERS, NAMES, NUMBER_MAX, OFTEN, SPANS_US, Life, Step
+from tests.limits.recorded_trace import BEGINNING, HOLDERS, NAMES, NUMBER_MAX, OFTEN, SPANS_US, Life, Step
 
 from leaseway.ports.limiter import Limiter
 from leaseway.stores.memory.limits import MemoryLimiter
@@ -127,7 +127,7 @@ async def answers(life: Life) -> list[Any]:
 
 
 def record() -> None:
-    """Run `python -m tests.limits.test_lives` after an intended change of results."""
+    """Run `python -m tests.limits.test_recorded_trace` after an intended change of results."""
     clock = FakeClock()
     given = asyncio.run(answers(Life(MemoryLimiter(clock.now_us), clock)))
     lines = ",\n".join(json.dumps(answer, separators=(",", ":")) for answer in given)
