@@ -3,13 +3,15 @@
     request ─► connection ─► middleware (host, origin, caller, rate limit) ─► routing (scope) ─► route ─► response
 
 app              the FastAPI application: routes, middleware, error handlers
-server           uvicorn with limits on what a client can make it hold, and a graceful shutdown
+server           uvicorn with a graceful shutdown
+connection       limits on how much and how slowly a client may send or read
 middleware       runs before every route: request id, host and origin checks, authentication, rate limit, tracing
 routing          declares routes together with the scope that each one requires
 service          what routes work with: store, authentication, rate limits, imports, live stream
 request_body     strict, bounded JSON        pagination  signed cursors        preconditions  ETag, If-Match
 responses        structs to JSON             errors      RFC 9457 problems     openapi        the OpenAPI document
 ttl_cache        a bounded cache             inspection  reads shared by routes, metrics and the live stream
+submit_batcher   group commit for single submissions    system_snapshot  the state of the whole system, for metrics
 
 auth/            API keys, JWTs, sessions, origin checks, rate limits of tenants
 routes/          one module per resource
