@@ -48,7 +48,7 @@ async def test_metrics_tell_how_everything_is_doing(served: Served) -> None:
     assert throughput["per_second"] == round(2 / throughput["window_seconds"], 3)
     assert [limit["name"] for limit in shown["limits"]] == ["maps"]
     assert [(budget["name"], budget["unit"], budget["left"]) for budget in shown["budgets"]] == [("spend", "usd", "25")]
-    assert shown["workers"] == {"count": 0, "leased": 0, "late": 0}
+    assert shown["workers"] == {"count": 0, "leased": 0, "expired": 0}
 
 
 async def test_tenants_see_their_own_numbers(served_with_keys: Served) -> None:

@@ -18,8 +18,8 @@ async def test_workers_are_shown_with_their_leases(served: Served) -> None:
     for name, jobs in (("b", 1), ("a", 2)):
         await store.jobs.exchange(Exchange(WorkerId(name), (), Wants(("default",), jobs, Token(f"token-{name}"))))
     items = (await served.client.get("/v1/workers")).json()["items"]
-    assert [(item["name"], item["leased"], item["late"]) for item in items] == [("a", 2, 0), ("b", 1, 0)]
-    assert all(item["heard_at"] < item["until"] for item in items)
+    assert [(item["name"], item["leased"], item["expired"]) for item in items] == [("a", 2, 0), ("b", 1, 0)]
+    assert all(item["seen_at"] < item["until"] for item in items)
     first = (await served.client.get("/v1/workers", params={"limit": 1})).json()
     rest = (await served.client.get("/v1/workers", params={"cursor": first["next"]})).json()
     assert [item["name"] for item in first["items"] + rest["items"]] == ["a", "b"]

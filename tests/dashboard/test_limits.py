@@ -65,12 +65,12 @@ async def test_removing_is_confirmed_and_the_safe_button_has_the_focus(page: Pag
     """One key press must not remove the limit of a running system."""
     async with open_dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
-        await page.get_by_role("button", name="Remove maps").click()
+        await page.get_by_role("button", name="Forget maps").click()
         await expect(page.locator("dialog").get_by_role("button", name="Keep it")).to_be_focused()
         await page.keyboard.press("Escape")
         assert (await served.client.get("/v1/limits/maps")).status_code == 200
-        await page.get_by_role("button", name="Remove maps").click()
-        await page.locator("dialog").get_by_role("button", name="Remove").click()
+        await page.get_by_role("button", name="Forget maps").click()
+        await page.locator("dialog").get_by_role("button", name="Forget").click()
         await expect(page.locator(".empty-title")).to_have_text("No limits yet")
         assert (await served.client.get("/v1/limits/maps")).status_code == 404
 

@@ -12,7 +12,7 @@ async def test_a_limit_is_paused_and_resumed(page: Page, tmp_path: Path) -> None
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         board = page.get_by_label("maps", exact=True)
         await page.get_by_role("button", name="Pause maps").click()
-        await page.get_by_role("button", name="Let it go on").click()
+        await page.get_by_role("button", name="Leave it running").click()
         assert not (await served.client.get("/v1/limits/maps")).json()["paused"]
         await page.get_by_role("button", name="Pause maps").click()
         await page.locator("dialog button[type=submit]").click()

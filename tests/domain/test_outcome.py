@@ -68,7 +68,7 @@ def test_what_will_not_help_is_not_retried() -> None:
 def test_a_failure_with_attempts_left_waits_longer_each_time() -> None:
     """The attempt is used, because the failure was the job's own."""
     first, second = decided(Failed(BROKEN), attempts=1), decided(Failed(BROKEN), attempts=2)
-    assert (first.state, first.failure, first.gives_back) == (State.PENDING, BROKEN, False)
+    assert (first.state, first.failure, first.returns_attempt) == (State.PENDING, BROKEN, False)
     assert (first.delay_us, second.delay_us, first.run_at) == (2 * SECOND_US, 4 * SECOND_US, None)
     assert decided(Failed(BROKEN), attempts=1, chance=0.5).delay_us == 1.5 * SECOND_US
 
@@ -100,7 +100,7 @@ def test_a_result_brings_its_children() -> None:
 def test_waiting_is_never_an_attempt(outcome: Outcome) -> None:
     """This includes the last attempt: a job that waited a hundred times has not failed once."""
     settlement = decided(outcome, attempts=3)
-    assert (settlement.state, settlement.gives_back, settlement.failure) == (State.PENDING, True, None)
+    assert (settlement.state, settlement.returns_attempt, settlement.failure) == (State.PENDING, True, None)
 
 
 def test_a_snooze_keeps_its_time() -> None:
@@ -113,7 +113,7 @@ def test_a_snooze_keeps_its_time() -> None:
 def test_a_cancelled_job_is_neither_failed_nor_retried() -> None:
     """The job did what it was asked to do."""
     settlement = decided(Cancelled())
-    assert (settlement.state, settlement.failure, settlement.gives_back) == (State.CANCELLED, None, False)
+    assert (settlement.state, settlement.failure, settlement.returns_attempt) == (State.CANCELLED, None, False)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ endings = st.one_of(
     st.fixed_dictionaries(
         {
             "state": st.just(State.PENDING),
-            "gives_back": st.just(True),
+            "returns_attempt": st.just(True),
             "delay_us": delays_us,
             "failure": st.none() | failures,
         }

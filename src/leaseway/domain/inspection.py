@@ -85,9 +85,9 @@ class LeaseOwner(Struct, frozen=True, kw_only=True):
 
     name: WorkerId
     leased: int
-    late: int
+    expired: int
     """Leases that have expired and were not reclaimed yet."""
-    heard_at: Instant
+    seen_at: Instant
     """When it last claimed or renewed one of them."""
     until: Instant
     """When the first of them expires, unless it is renewed."""

@@ -103,7 +103,7 @@ class Settlement(Struct, frozen=True, kw_only=True):
     """A final state, or PENDING for a job that runs again."""
     delay_us: int = 0
     run_at: Instant | None = None
-    gives_back: bool = False
+    returns_attempt: bool = False
     """The job is released: the attempt is not counted."""
     result: str | None = None
     failure: Failure | None = None

@@ -129,12 +129,12 @@ def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> S
         case Snoozed(run_at, delay_us):
             # The attempt is not counted, because waiting is not a failure.
             return Settlement(
-                id=job, token=token, state=State.PENDING, delay_us=delay_us, run_at=run_at, gives_back=True
+                id=job, token=token, state=State.PENDING, delay_us=delay_us, run_at=run_at, returns_attempt=True
             )
         case Cancelled():
             return Settlement(id=job, token=token, state=State.CANCELLED)
         case Released():
-            return Settlement(id=job, token=token, state=State.PENDING, gives_back=True)
+            return Settlement(id=job, token=token, state=State.PENDING, returns_attempt=True)
         case Abandoned():
             return None
 

@@ -192,7 +192,7 @@ def of_settlements(books: Promises, commit: Commit) -> Iterator[str]:
         if before.cancel_requested and after.state == DONE:
             yield "a running job was done before it could be cancelled"
         if commit.process.draining_at is not None:
-            yield "a drain gave a job back" if settlement.gives_back else "a drain let a job finish"
+            yield "a drain gave a job back" if settlement.returns_attempt else "a drain let a job finish"
 
 
 def of_expiry(commit: Commit) -> Iterator[str]:

@@ -178,7 +178,7 @@ class FaultyLink:
             )
             universe.judge.saw(commit)
             if call.verb in RINGING or (call.verb == "exchange" and makes_ready(call.args[0])):
-                universe.bell.ring()
+                universe.notifier.notify()
 
     # -- reply -----------------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class SimulatedNotifications:
         self._process = process
 
     async def wait(self, seconds: float) -> bool:
-        return await self._universe.bell.heard(self._process, seconds)
+        return await self._universe.notifier.wait(self._process, seconds)
 
 
 class FaultyStore:

@@ -301,7 +301,7 @@ class Meter:
         for settlement in commit.accepted:
             if settlement.failure is not None:
                 self._accuse(f"W1 job {settlement.id} failed: {settlement.failure.code}: {settlement.failure.message}")
-            if settlement.state is State.PENDING and not settlement.gives_back:
+            if settlement.state is State.PENDING and not settlement.returns_attempt:
                 self._accuse(f"W1 job {settlement.id} has lost an attempt by waiting")
             if settlement.state is State.PENDING and (settlement.delay_us or settlement.run_at):
                 self.universe.books.reach("a job waited in its lane for its limit or its budget")

@@ -151,7 +151,7 @@ def work_was_done(books: Promises, commit: Commit) -> Iterator[str]:
             continue
         if settlement.state is State.DONE and run.end != "done":
             yield f"I4 job {book.id} is settled as done, but its handler ended with {run.end or 'nothing'}"
-        if settlement.state is State.PENDING and run.end == "drained" and not settlement.gives_back:
+        if settlement.state is State.PENDING and run.end == "drained" and not settlement.returns_attempt:
             yield f"I25 job {book.id} lost an attempt because its worker was drained"
 
 

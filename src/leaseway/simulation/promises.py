@@ -258,7 +258,7 @@ class Promises:
     def _keep_settlement(self, book: JobBook, settlement: Settlement) -> None:
         book.accepted.add(settlement.token)
         book.last_accepted = settlement.token
-        book.attempts -= settlement.gives_back
+        book.attempts -= settlement.returns_attempt
         book.done += settlement.state is State.DONE
 
     def _end(self, commit: Commit, book: JobBook, *, was_taken_back: bool = False) -> None:

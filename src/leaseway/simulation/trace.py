@@ -70,7 +70,7 @@ def sent(call: Exchange) -> str:
 
 
 def said(settlement: Settlement) -> str:
-    back = " given back" if settlement.gives_back else ""
+    back = " given back" if settlement.returns_attempt else ""
     return f"{short(settlement.id)}:{settlement.token[:6]} {settlement.state.value}{back}"
 
 

@@ -44,7 +44,7 @@ class SimulatedWorld:
         self.books = Promises()
         self.table = StoredRows(path)
         self.judge = Judge(self.books, self.table, self.loop.stop)
-        self.bell = SimulatedNotifier(self)
+        self.notifier = SimulatedNotifier(self)
         self.processes: list[Process] = []
         self.at_the_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.is_calm = False
@@ -129,7 +129,7 @@ class SimulatedNotifier:
         self._universe = universe
         self._waiting: dict[Callable[[], None], Process] = {}
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         universe = self._universe
         for wake, process in list(self._waiting.items()):
             if universe.chance.random() < universe.faults.hint_lost:
@@ -138,13 +138,13 @@ class SimulatedNotifier:
                 seconds = universe.chance.uniform(0, 0.01)
                 universe.loop.call_later(seconds, process.loop.call_soon_threadsafe, wake)
 
-    async def heard(self, process: Process, seconds: float) -> bool:
+    async def wait(self, process: Process, seconds: float) -> bool:
         """True when this process is notified, False after this time."""
-        rung = process.loop.create_future()
+        notified = process.loop.create_future()
 
-        def wake(was_rung: bool = True) -> None:
-            if not rung.done():
-                rung.set_result(was_rung)
+        def wake(was_notified: bool = True) -> None:
+            if not notified.done():
+                notified.set_result(was_notified)
 
         timers = [process.loop.call_later(seconds, wake, False)]
         if process.chance.random() < self._universe.faults.hint_wrong:
@@ -152,7 +152,7 @@ class SimulatedNotifier:
             timers.append(process.loop.call_later(process.chance.uniform(0, seconds), wake))
         self._waiting[wake] = process
         try:
-            answer: bool = await rung
+            answer: bool = await notified
             return answer
         finally:
             del self._waiting[wake]

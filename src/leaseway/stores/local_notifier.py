@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 class LocalNotifier:
     def __init__(self) -> None:
-        self.rings = 0
+        self.count = 0
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
-    def ring(self) -> None:
-        self.rings += 1
+    def notify(self) -> None:
+        self.count += 1
         here = running_loop()
         for event, loop in self._waiting.copy().items():
             if loop is here:
@@ -27,7 +27,7 @@ class LocalNotifier:
         return bool(self._waiting)
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[asyncio.Event]:
+    def waiting(self) -> Iterator[asyncio.Event]:
         event = asyncio.Event()
         self._waiting[event] = asyncio.get_running_loop()
         try:

@@ -185,8 +185,8 @@ async def test_workers_are_told_with_what_they_hold(store: Store, clock: FakeClo
     await ContractWorker(store, "a").claim(1)
     later = clock.now_us()
     assert await require_inspection(store).owners() == [
-        LeaseOwner(name=WorkerId("a"), leased=1, late=0, heard_at=later, until=later + LEASE_US),
-        LeaseOwner(name=WorkerId("b"), leased=2, late=0, heard_at=later, until=begun + LEASE_US),
+        LeaseOwner(name=WorkerId("a"), leased=1, expired=0, seen_at=later, until=later + LEASE_US),
+        LeaseOwner(name=WorkerId("b"), leased=2, expired=0, seen_at=later, until=begun + LEASE_US),
     ]
 
 
@@ -196,7 +196,7 @@ async def test_leases_that_expired_are_told_as_late(store: Store, clock: FakeClo
     await ContractWorker(store, "gone").claim(1)
     clock.advance(LEASE_US // SECOND_US)
     (owner,) = await require_inspection(store).owners()
-    assert (owner.leased, owner.late) == (1, 1)
+    assert (owner.leased, owner.expired) == (1, 1)
 
 
 async def test_who_settled_everything_is_no_owner(store: Store) -> None:

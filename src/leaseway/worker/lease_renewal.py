@@ -166,7 +166,7 @@ class LeaseRenewal:
 
 
 def release(lease: Lease) -> Settlement:
-    return Settlement(id=lease.id, token=lease.token, state=State.PENDING, gives_back=True)
+    return Settlement(id=lease.id, token=lease.token, state=State.PENDING, returns_attempt=True)
 
 
 def shortest_lease_seconds(leases: Iterable[Lease]) -> float:

@@ -126,7 +126,7 @@ async def submit_once_more(
 
 def decide_without_giving_back(lease: Lease, outcome: Outcome, *rest: Any) -> Settlement | None:
     settlement = decide(lease, outcome, *rest)
-    return replace(settlement, gives_back=False) if settlement and isinstance(outcome, Released) else settlement
+    return replace(settlement, returns_attempt=False) if settlement and isinstance(outcome, Released) else settlement
 
 
 real_settle = sqlite_jobs.settle
@@ -258,7 +258,7 @@ def shrug_at_refusals(taking: Acquisition, level: Level, notice: Notice, now: In
 
 def decide_counting_waits(lease: Lease, outcome: Outcome, *rest: Any) -> Settlement | None:
     settlement = decide(lease, outcome, *rest)
-    return replace(settlement, gives_back=False) if settlement and isinstance(outcome, Snoozed) else settlement
+    return replace(settlement, returns_attempt=False) if settlement and isinstance(outcome, Snoozed) else settlement
 
 
 SABOTAGES: dict[str, Sabotage] = {
@@ -322,7 +322,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "give_back_ignored": Sabotage(
         removes="the store subtracts an attempt that is given back",
-        sql=(("settle", "max(attempts - settled.gives_back, 0)", "attempts"),),
+        sql=(("settle", "max(attempts - settled.returns_attempt, 0)", "attempts"),),
     ),
     "unknown_is_failed": Sabotage(
         first=1,

@@ -80,7 +80,7 @@ def add_shared(document: MetricsDocument, snapshot: SystemSnapshot) -> None:
     document.workers = WorkersCountDocument(
         count=len(owners),
         leased=sum(owner.leased for owner in owners),
-        late=sum(owner.late for owner in owners),
+        expired=sum(owner.expired for owner in owners),
     )
     document.limits = [limit_now(snapshot, name) for name in snapshot.limits]
     document.budgets = [
@@ -144,8 +144,8 @@ def outcome_families(snapshot: SystemSnapshot, totals: Mapping[tuple[str, str], 
 def job_families(snapshot: SystemSnapshot) -> Iterator[Family]:
     yield from queue_families(snapshot)
     yield gauge("workers", "Workers that hold leases.", [Sample(len(snapshot.owners))])
-    late = sum(owner.late for owner in snapshot.owners)
-    yield gauge("leases_late", "Leases that have expired and have not been reclaimed.", [Sample(late)])
+    expired = sum(owner.expired for owner in snapshot.owners)
+    yield gauge("leases_expired", "Leases that have expired and have not been reclaimed.", [Sample(expired)])
     yield from limit_families(snapshot)
     yield from budget_families(snapshot)
 

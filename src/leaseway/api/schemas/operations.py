@@ -34,9 +34,9 @@ class WorkerDocument(Document, kw_only=True):
 
     name: str
     leased: int
-    late: int
+    expired: int
     """Leases that have expired and have not been reclaimed yet."""
-    heard_at: Timestamp | None
+    seen_at: Timestamp | None
     until: Timestamp | None
     """When the first of its leases expires, unless it is renewed."""
 
@@ -70,7 +70,7 @@ class ThroughputDocument(Document, kw_only=True):
 class WorkersCountDocument(Document, kw_only=True):
     count: int
     leased: int
-    late: int
+    expired: int
 
 
 class MetricsDocument(Document, kw_only=True):
@@ -119,7 +119,7 @@ def worker_document(owner: LeaseOwner) -> WorkerDocument:
     return WorkerDocument(
         name=owner.name,
         leased=owner.leased,
-        late=owner.late,
-        heard_at=timestamp(owner.heard_at),
+        expired=owner.expired,
+        seen_at=timestamp(owner.seen_at),
         until=timestamp(owner.until),
     )

@@ -72,7 +72,7 @@ class MemoryJobs:
     def _record(self, row: JobRow, settlement: Settlement, now: Instant) -> None:
         if settlement.failure is not None:
             row.errors.append(build_error(row, settlement.failure, now))
-        if settlement.gives_back:
+        if settlement.returns_attempt:
             row.attempts = max(row.attempts - 1, 0)
         if settlement.progress is not None:
             row.progress = settlement.progress

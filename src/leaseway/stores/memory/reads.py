@@ -141,7 +141,7 @@ def owner(name: WorkerId, rows: list[JobRow], now: Instant) -> LeaseOwner:
     return LeaseOwner(
         name=name,
         leased=len(rows),
-        late=sum(row.until <= now for row in rows),
-        heard_at=max(row.until - row.new.lease_us for row in rows),
+        expired=sum(row.until <= now for row in rows),
+        seen_at=max(row.until - row.new.lease_us for row in rows),
         until=min(row.until for row in rows),
     )

@@ -130,10 +130,10 @@ class PostgresJobs:
             connection is not None
             and not connection.is_poller
             and forecast is not None
-            and forecast.is_valid(self._database.local.rings)
+            and forecast.is_valid(self._database.local.count)
         ):
             return forecast.wait_us()
-        seen = IdleForecast(self._database.local.rings)
+        seen = IdleForecast(self._database.local.count)
         ((seen.answer_us,),) = await self._database.read(
             "wait_us", list(queues), self._database.at(), rows.render_gates(closed)
         )
@@ -176,7 +176,7 @@ class PostgresOperations:
 
     async def cancel(self, job: JobId) -> CancelResult:
         ((answer,),) = await self._database.call("cancel", job, self._database.at())
-        self._database.local.ring()
+        self._database.local.notify()
         return CancelResult(answer)
 
     async def retry(self, which: JobFilter, limit: int) -> list[JobId]:

@@ -56,7 +56,7 @@ class Notifier:
 
     def notify(self) -> None:
         send = self._send_after_local if self._local.is_awaited else self._send
-        self._local.ring()
+        self._local.notify()
         self._requested += 1
         self._start(asyncio.get_running_loop(), send)
 
@@ -77,7 +77,7 @@ class Notifier:
             yield True
         finally:
             self._is_in_call = False
-        self._local.ring()  # a worker of this process may have started to wait meanwhile
+        self._local.notify()  # a worker of this process may have started to wait meanwhile
         self._start(loop, partial(self._send_later, sent))
 
     def _is_quiet(self, loop: Loop) -> bool:
@@ -136,9 +136,9 @@ class NotificationListener:
 
     async def wait(self, seconds: float) -> bool:
         self.connection()
-        with self._local.heard() as rung, contextlib.suppress(TimeoutError):
+        with self._local.waiting() as notified, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await rung.wait()
+                await notified.wait()
                 return True
         return False
 
@@ -202,11 +202,11 @@ class ListeningConnection:
                 connection.terminate()
                 raise
             self._connection = connection
-            self._local.rings += 1  # earlier notifications were missed, so no forecast is valid any more
+            self._local.count += 1  # earlier notifications were missed, so no forecast is valid any more
 
     def _receive(self, connection: object, session: int, *_: object) -> None:
         if not self._is_own(session):
-            self._local.ring()
+            self._local.notify()
 
     async def check_poller(self) -> bool:
         """Whether this process is the designated poller. It becomes the poller if there is none."""

@@ -125,7 +125,7 @@ def settlement_fields(settlement: Settlement) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "id": settlement.id, "token": settlement.token, "state": SETTLED_STATES[settlement.state],
-        "delay_us": settlement.delay_us, "run_at": settlement.run_at, "gives_back": settlement.gives_back,
+        "delay_us": settlement.delay_us, "run_at": settlement.run_at, "returns_attempt": settlement.returns_attempt,
         "result": settlement.result, "progress": settlement.progress, **fault,
     }  # fmt: skip
 

@@ -38,7 +38,7 @@ class SqliteSchedules:
             return True
 
         fired = await self._database.write(work)
-        self._database.notifier.ring()
+        self._database.notifier.notify()
         return fired
 
     async def pause(self, name: str, paused: bool) -> bool:
@@ -68,14 +68,14 @@ class SqliteTenants:
             transaction.run("tenant_set", name=tenant.name, is_capped=int(tenant.is_capped), **settings)
 
         await self._database.write(work)
-        self._database.notifier.ring()
+        self._database.notifier.notify()
 
     async def all(self) -> list[Tenant]:
         return [parse_tenant(row) for row in await self._database.read("tenant_list")]
 
     async def forget(self, name: str) -> bool:
         forgotten = await self._database.write(lambda transaction: transaction.run("tenant_forget", name=name))
-        self._database.notifier.ring()
+        self._database.notifier.notify()
         return bool(forgotten)
 
 

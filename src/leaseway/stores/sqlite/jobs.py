@@ -50,13 +50,13 @@ class SqliteJobs:
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         answers = await self._database.write(lambda transaction: submit(transaction, jobs))
-        self._database.notifier.ring()
+        self._database.notifier.notify()
         return answers
 
     async def exchange(self, call: Exchange) -> ExchangeReply:
         answer = await self._database.write(lambda transaction: exchange(transaction, call))
         if any(settlement.state is State.PENDING or settlement.children for settlement in call.settlements):
-            self._database.notifier.ring()
+            self._database.notifier.notify()
         return answer
 
     async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
@@ -100,7 +100,7 @@ class SqliteBlockingSubmission:
 
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         answers = self._database.write_blocking(lambda transaction: submit(transaction, jobs))
-        self._database.notifier.ring()
+        self._database.notifier.notify()
         return answers
 
 
@@ -243,7 +243,7 @@ def settle_others(transaction: Transaction, settlements: Sequence[Settlement]) -
         attempts[id_] = count
         transaction.moved(lane, LEASED, state)
     failed = [each for each in settlements if each.failure is not None and each.id in attempts]
-    add_errors(transaction, [(each.id, attempts[each.id] + each.gives_back, each.failure) for each in failed])
+    add_errors(transaction, [(each.id, attempts[each.id] + each.returns_attempt, each.failure) for each in failed])
     return set(attempts)
 
 
@@ -254,7 +254,7 @@ def settlement_row(settlement: Settlement, now: Instant) -> Row:
         state, run_at = pending_state(settlement.run_at, settlement.delay_us, now)
     code = settlement.failure.code if settlement.failure else None
     # fmt: off
-    return (settlement.id, settlement.token, state, run_at, int(settlement.gives_back), settlement.result,
+    return (settlement.id, settlement.token, state, run_at, int(settlement.returns_attempt), settlement.result,
             code, settlement.progress)
     # fmt: on
 

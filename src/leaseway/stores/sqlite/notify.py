@@ -16,15 +16,15 @@ POLL_SECONDS = 0.010
 
 
 class FileNotifications:
-    def __init__(self, bell: LocalNotifier, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._bell = bell
+    def __init__(self, notifier: LocalNotifier, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._notifier = notifier
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._seen: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         """The version that each waiting task has seen, so that a change wakes every task."""
 
     async def wait(self, seconds: float) -> bool:
-        with self._bell.heard() as rung:
+        with self._notifier.waiting() as notified:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + seconds
             while (left := deadline - loop.time()) > 0:
@@ -32,7 +32,7 @@ class FileNotifications:
                     return True
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, POLL_SECONDS)):
-                        await rung.wait()
+                        await notified.wait()
                         return True
         return False
 

@@ -15,7 +15,7 @@ class SqliteOperations:
 
     async def cancel(self, job: JobId) -> CancelResult:
         answer = await self._database.write(lambda transaction: cancel(transaction, job))
-        self._database.notifier.ring()
+        self._database.notifier.notify()
         return answer
 
     async def retry(self, which: JobFilter, limit: int) -> list[JobId]:
@@ -27,7 +27,7 @@ class SqliteOperations:
             return [id_ for _, id_, _, _ in found]
 
         retried = await self._database.write(work)
-        self._database.notifier.ring()
+        self._database.notifier.notify()
         return retried
 
     async def discard(self, which: JobFilter, limit: int) -> list[JobId]:

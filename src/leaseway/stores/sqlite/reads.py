@@ -74,8 +74,8 @@ class SqliteInspection:
     async def owners(self) -> list[LeaseOwner]:
         found = await self._database.read("owner_list", now=self._database.now_us(), most=OWNERS_MAX)
         return [
-            LeaseOwner(name=name, leased=leased, late=late, heard_at=heard_at, until=until)
-            for name, leased, late, heard_at, until in found
+            LeaseOwner(name=name, leased=leased, expired=expired, seen_at=seen_at, until=until)
+            for name, leased, expired, seen_at, until in found
         ]
 
     async def waiting(self) -> list[LaneWait]:

@@ -84,7 +84,7 @@ def retry(lease: Lease, **options: Any) -> Settlement:
 
 
 def snooze(lease: Lease, **options: Any) -> Settlement:
-    return settlement(lease, State.PENDING, gives_back=True, **options)
+    return settlement(lease, State.PENDING, returns_attempt=True, **options)
 
 
 def failed(lease: Lease, **options: Any) -> Settlement:

@@ -66,7 +66,7 @@ export default class Budgets extends Page {
     const drop = { click: () => this.drop(budget.name) };
     const remove = h(
       "button.icon-button",
-      { type: "button", "aria-label": `Remove ${budget.name}`, title: "Remove", on: drop },
+      { type: "button", "aria-label": `Forget ${budget.name}`, title: "Forget", on: drop },
       icon("trash"),
     );
     return h(
@@ -116,7 +116,7 @@ export default class Budgets extends Page {
   /** @param {string} name */
   async drop(name) {
     const words = "Its windows and its journal are deleted as well. Jobs that need it wait until it is defined again.";
-    const question = { title: `Remove budget ${name}?`, text: words, action: "Remove", keep: "Keep it", danger: true };
+    const question = { title: `Forget budget ${name}?`, text: words, action: "Forget", keep: "Keep it", danger: true };
     if (!(await confirmed(question))) return;
     try {
       await api.delete(at("budgets", name));

@@ -67,7 +67,7 @@ export default class Limits extends Page {
       ),
       h(
         "button.icon-button",
-        { type: "button", "aria-label": `Remove ${limit.name}`, title: "Remove", on: drop },
+        { type: "button", "aria-label": `Forget ${limit.name}`, title: "Forget", on: drop },
         icon("trash"),
       ),
     );
@@ -134,7 +134,7 @@ export default class Limits extends Page {
   /** @param {string} name */
   async drop(name) {
     const words = "Jobs that need it wait until it is defined again.";
-    const question = { title: `Remove limit ${name}?`, text: words, action: "Remove", keep: "Keep it", danger: true };
+    const question = { title: `Forget limit ${name}?`, text: words, action: "Forget", keep: "Keep it", danger: true };
     if (!(await confirmed(question))) return;
     try {
       await api.delete(at("limits", name));

@@ -29,13 +29,13 @@ export default class Workers extends Page {
         class: "spare share",
         cell: (worker) => meter(worker.leased / this.most, `Leases of ${worker.name}`, "leased"),
       },
-      { label: "Last seen", class: "num", cell: (worker) => since(worker.heard_at) },
+      { label: "Last seen", class: "num", cell: (worker) => since(worker.seen_at) },
       { label: "Next lease ends", class: "num", cell: (worker) => until(worker.until, { over: "now" }) },
       {
-        label: "Overdue",
+        label: "Expired",
         class: "num",
-        cell: (worker) => (worker.late ? h("span.bad", whole(worker.late)) : "0"),
-        number: (worker) => worker.late,
+        cell: (worker) => (worker.expired ? h("span.bad", whole(worker.expired)) : "0"),
+        number: (worker) => worker.expired,
       },
     ],
   });

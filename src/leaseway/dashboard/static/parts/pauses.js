@@ -15,7 +15,7 @@ import { toast, toastProblem } from "../components/toast.js";
 export async function switchPause({ what, isPaused, words, path, body, facts }) {
   const verb = isPaused ? "Resume" : "Pause";
   const text = isPaused ? "Jobs that wait for it can start again." : words;
-  const keep = isPaused ? "Leave it paused" : "Let it go on";
+  const keep = isPaused ? "Leave it paused" : "Leave it running";
   if (!(await confirmed({ title: `${verb} ${what}?`, text, facts, action: verb, keep }))) return false;
   try {
     await api.post(`${path}/${verb.toLowerCase()}`, body);

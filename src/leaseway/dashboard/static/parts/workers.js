@@ -15,7 +15,7 @@ const WORKERS_MAX = 1_000;
 /** How long a worker without leases is still shown: otherwise rows would appear and disappear with every job. */
 const LATELY_MS = 60_000;
 
-/** @typedef {{name: string, leased: number, late: number, heard_at: string, until: string | null}} Worker */
+/** @typedef {{name: string, leased: number, expired: number, seen_at: string, until: string | null}} Worker */
 
 class Fleet {
   /** @type {Map<string, {worker: Worker, at: number}>} */
@@ -42,9 +42,9 @@ class Fleet {
     const busy = new Set((world.workers ?? []).map((worker) => worker.name));
     for (const [name, { at }] of this.#seen) if (now - at > LATELY_MS) this.#forget(name);
     const shown = [...this.#seen.values()].map(({ worker }) =>
-      busy.has(worker.name) ? worker : { ...worker, leased: 0, late: 0, until: null },
+      busy.has(worker.name) ? worker : { ...worker, leased: 0, expired: 0, until: null },
     );
-    return shown.sort((one, other) => other.late - one.late || one.name.localeCompare(other.name));
+    return shown.sort((one, other) => other.expired - one.expired || one.name.localeCompare(other.name));
   }
 
   /** @param {string} name */
@@ -86,7 +86,7 @@ export function workerList(list) {
 /** @param {Worker} worker */
 function makeRow(worker) {
   const name = h("span.name.mono", { title: worker.name }, worker.name);
-  const about = h("div.row.about", h("span.kinds"), h("span.heard", { title: "Last seen" }));
+  const about = h("div.row.about", h("span.kinds"), h("span.seen", { title: "Last seen" }));
   return h("li", { data: { worker: worker.name } }, h("div.grow", h("div.row", name, h("span.leases")), about));
 }
 
@@ -95,8 +95,8 @@ function updateRow(row, worker) {
   const part = (/** @type {string} */ name) => /** @type {HTMLElement} */ (row.querySelector(name));
   text(part(".leases"), counted(worker.leased, "lease"));
   part(".leases").classList.toggle("muted", !worker.leased);
-  text(part(".kinds"), worker.late ? `${whole(worker.late)} overdue` : fleet.kinds(worker.name));
-  part(".kinds").classList.toggle("bad", worker.late > 0);
-  if (row.dataset.at !== worker.heard_at) fill(part(".heard"), since(worker.heard_at));
-  row.dataset.at = worker.heard_at;
+  text(part(".kinds"), worker.expired ? `${whole(worker.expired)} expired` : fleet.kinds(worker.name));
+  part(".kinds").classList.toggle("bad", worker.expired > 0);
+  if (row.dataset.at !== worker.seen_at) fill(part(".seen"), since(worker.seen_at));
+  row.dataset.at = worker.seen_at;
 }

@@ -74,7 +74,7 @@ DECLARE
 BEGIN
   WITH sent AS (
          SELECT * FROM json_to_recordset(settlements) AS sent (
-           id text, token text, state job_state, delay_us bigint, run_at bigint, gives_back boolean, result text,
+           id text, token text, state job_state, delay_us bigint, run_at bigint, returns_attempt boolean, result text,
            code text, message text, traceback text, progress text)),
        starts AS (SELECT sent.*, coalesce(run_at, instant + delay_us) AS starts_at FROM sent),
        settled AS (
@@ -84,14 +84,14 @@ BEGIN
                              WHEN starts_at > instant THEN 'scheduled'
                              ELSE 'ready' END,
                 run_at = CASE WHEN starts.state <> 'ready' THEN jobs.run_at ELSE starts_at END,
-                attempts = greatest(attempts - starts.gives_back::integer, 0),
+                attempts = greatest(attempts - starts.returns_attempt::integer, 0),
                 last_token = jobs.token, token = NULL, owner = NULL, until = NULL,
                 last_error_code = coalesce(starts.code, last_error_code),
                 last_error_at = CASE WHEN starts.code IS NULL THEN last_error_at ELSE instant END,
                 progress = coalesce(starts.progress, jobs.progress)
            FROM starts
           WHERE jobs.id = starts.id AND jobs.token = starts.token
-         RETURNING jobs.id, lane, jobs.state, attempts + starts.gives_back::integer AS attempt, result,
+         RETURNING jobs.id, lane, jobs.state, attempts + starts.returns_attempt::integer AS attempt, result,
                    code, message, traceback),
        faults AS (
          INSERT INTO errors (job, attempt, at, code, message, traceback)
