@@ -1,4 +1,6 @@
-"""What every store must find. Used like `job_store_contract`, with the same fixtures."""
+"""The guarantees of inspection, as tests that every store must pass. Used like `job_store_contract`, with the same
+fixtures.
+"""
 
 from collections.abc import Sequence
 from itertools import product
@@ -33,11 +35,11 @@ OTHERS = (
     JobFilter(shard_key="s1", tenant="t1"),
 )  # fmt: skip
 TURNS = ((4, 5), (50, 7), (3, SCAN_MAX), (50, SCAN_MAX))
-"""How many are on a page, and how many are looked at for it."""
+"""The jobs per page, and the rows that are scanned for a page."""
 
 
 async def some_of_everything(store: Store) -> None:
-    """Thirty jobs in six lanes and all states, where old and new ones are mixed."""
+    """Thirty jobs in six lanes and all states, with old and new ones mixed."""
     kinds = ("even", "odd")
     for number in range(1, 31):
         lane = {"queue": f"q{number % 2}", "tenant": f"t{number % 3}"}
@@ -52,7 +54,7 @@ async def some_of_everything(store: Store) -> None:
 
 
 async def walked(store: Store, which: JobFilter, limit: int, looks: int) -> list[JobId]:
-    """Every page, from the first to the last. It must come to an end."""
+    """Every page from the first to the last. The pages must end."""
     found, before = list[JobId](), None
     for _ in range(200):
         page = await require_inspection(store).search(which, before=before, limit=limit, looks=looks)
@@ -66,7 +68,7 @@ async def walked(store: Store, which: JobFilter, limit: int, looks: int) -> list
 
 
 async def test_whoever_turns_all_pages_has_seen_every_job_once(store: Store) -> None:
-    """A job that falls between two pages is a job that nobody finds, however often he looks."""
+    """A job that falls between two pages could never be found."""
     await some_of_everything(store)
     for number, (states, others) in enumerate(product(STATES, OTHERS)):
         which = replace(others, states=states)
@@ -76,14 +78,14 @@ async def test_whoever_turns_all_pages_has_seen_every_job_once(store: Store) -> 
 
 
 async def test_what_is_found_is_told_as_a_whole(store: Store, clock: FakeClock) -> None:
-    """A list that tells less than the record would be a second truth."""
+    """A list that contains less than the record would contradict it."""
     await some_of_everything(store)
     found = await require_inspection(store).search(JobFilter(), limit=30)
     assert (found.jobs, found.upto) == (await store.reads.jobs(JobFilter(), limit=30), None)
 
 
 async def test_a_look_ends_even_if_nothing_was_found(store: Store) -> None:
-    """Whoever seeks what is not there would read a million jobs, and everybody else would wait for it."""
+    """A search without results would otherwise read a million jobs and delay every other query."""
     await some_of_everything(store)
     for which in (JobFilter(kind="none"), JobFilter(error_code="none"), JobFilter(kind="none", tenant="t1")):
         found = await require_inspection(store).search(which, looks=4)
@@ -103,7 +105,7 @@ async def test_the_few_jobs_of_a_tenant_are_found_behind_all_others(store: Store
 
 
 async def test_a_store_without_jobs_is_sought_through_at_once(store: Store) -> None:
-    """The first page of a new service."""
+    """The first page of a new service must work."""
     assert await require_inspection(store).search(JobFilter(kind="even", tenant="t1")) == ([], None)
 
 
@@ -118,13 +120,13 @@ async def seen_lately(store: Store, newest: int = 0, ended: int = 0, after: int 
 
 
 async def test_who_looks_at_an_empty_store_sees_nothing(store: Store, clock: FakeClock) -> None:
-    """A screen must be able to watch a store that is new."""
+    """The dashboard must be able to poll a new store."""
     assert await require_inspection(store).recent(100, 0, 100) == (clock.now_us(), [])
     assert await require_inspection(store).summaries([id_of(1)]) == []
 
 
 async def test_a_glimpse_tells_what_the_record_tells(store: Store) -> None:
-    """Who watches and who asks must not be told different things, whatever became of the job."""
+    """Live updates and single reads must agree in every state of the job."""
     await store.jobs.submit([new_job(number, tenant=f"t{number % 2}", priority=-number) for number in range(1, 6)])
     worker = ContractWorker(store)
     first, second, _ = await worker.claim(3)
@@ -139,13 +141,13 @@ async def test_a_glimpse_tells_what_the_record_tells(store: Store) -> None:
 
 
 async def test_of_the_newest_only_so_many_are_seen(store: Store) -> None:
-    """A look is made several times a second, and must not grow with what waits."""
+    """The query runs several times a second, so its cost must not grow with the number of pending jobs."""
     await store.jobs.submit([new_job(number) for number in range(1, 21)])
     assert await seen_lately(store, newest=3) == {id_of(18), id_of(19), id_of(20)}
 
 
 async def test_what_ended_is_seen_from_an_instant_on_and_the_last_first(store: Store, clock: FakeClock) -> None:
-    """Behind a long queue the newest jobs are not those that run: who watches wants to see what is done."""
+    """Behind a long queue the newest jobs are not the running ones, and an observer wants to see what has ended."""
     await store.jobs.submit([new_job(number) for number in range(1, 11)])
     worker, before = ContractWorker(store), clock.now_us()
     for number in range(1, 5):
@@ -159,7 +161,7 @@ async def test_what_ended_is_seen_from_an_instant_on_and_the_last_first(store: S
 
 
 async def test_a_retried_job_is_seen_as_it_is_now(store: Store) -> None:
-    """It leaves the history and lives again; it must not be seen twice, nor be missed."""
+    """The job leaves the history and is pending again; it must neither appear twice nor be missing."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     await worker.settle(failed(await worker.claim_one()))
@@ -169,14 +171,14 @@ async def test_a_retried_job_is_seen_as_it_is_now(store: Store) -> None:
 
 
 async def test_an_empty_store_tells_of_nothing(store: Store) -> None:
-    """A screen must be able to show a store that is new."""
+    """The dashboard must be able to show a new store."""
     assert await require_inspection(store).owners() == []
     assert await require_inspection(store).waiting() == []
     assert (await require_inspection(store).ended(0))[1] == []
 
 
 async def test_workers_are_told_with_what_they_hold(store: Store, clock: FakeClock) -> None:
-    """Who looks at the fleet wants to know who works, how much, and who has not been heard of."""
+    """An operator needs to see which workers run, how many leases they hold, and which are silent."""
     await store.jobs.submit([new_job(number) for number in range(1, 5)])
     begun = clock.now_us()
     await ContractWorker(store, "b").claim(1)
@@ -191,7 +193,7 @@ async def test_workers_are_told_with_what_they_hold(store: Store, clock: FakeClo
 
 
 async def test_leases_that_expired_are_told_as_late(store: Store, clock: FakeClock) -> None:
-    """Nobody has taken them back, and whoever looks must see that somebody should."""
+    """These leases have not been reclaimed yet, and an operator must see that a worker is missing."""
     await store.jobs.submit([new_job(1)])
     await ContractWorker(store, "gone").claim(1)
     clock.advance(LEASE_US // SECOND_US)
@@ -200,7 +202,7 @@ async def test_leases_that_expired_are_told_as_late(store: Store, clock: FakeClo
 
 
 async def test_who_settled_everything_is_no_owner(store: Store) -> None:
-    """Only leases make an owner: a worker that left must not stay on the screen."""
+    """Only leases make a worker visible: a worker that has stopped must not stay on the dashboard."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     await worker.settle(done(await worker.claim_one()))
@@ -208,7 +210,7 @@ async def test_who_settled_everything_is_no_owner(store: Store) -> None:
 
 
 async def test_each_lane_tells_since_when_it_waits(store: Store, clock: FakeClock) -> None:
-    """The one that waits longest counts, even if others pass it by their priority; what is scheduled does not wait."""
+    """The oldest ready job counts, even if others overtake it by priority; scheduled jobs do not count."""
     begun = clock.now_us()
     await store.jobs.submit([new_job(1, priority=-5), new_job(2, tenant="b", needs="maps")])
     clock.advance(3)
@@ -224,14 +226,14 @@ async def test_each_lane_tells_since_when_it_waits(store: Store, clock: FakeCloc
 
 
 async def test_a_lane_whose_jobs_are_all_taken_does_not_wait(store: Store) -> None:
-    """What runs does not wait."""
+    """Leased jobs do not wait."""
     await store.jobs.submit([new_job(1)])
     await ContractWorker(store).claim(1)
     assert await require_inspection(store).waiting() == []
 
 
 async def test_what_ended_lately_is_counted_by_state(store: Store, clock: FakeClock) -> None:
-    """A rate is made of these; what ended before, and what goes on, must not be in it."""
+    """Rates are computed from these counts; jobs that ended earlier or still run must not be included."""
     await store.jobs.submit([new_job(number) for number in range(1, 4)])
     await store.jobs.submit([new_job(4, tenant="b"), new_job(5), new_job(6)])
     worker = ContractWorker(store)
@@ -258,7 +260,7 @@ async def test_what_ended_lately_is_counted_by_state(store: Store, clock: FakeCl
 
 
 async def test_a_key_leads_to_its_job(store: Store) -> None:
-    """Who has only the number of an order wants to know what became of it. Keys are each tenant's own."""
+    """A user may know only the idempotency key, such as an order number. Keys are scoped to a tenant."""
     await store.jobs.submit([new_job(1), keyed_job(2, tenant="acme", key="order-7")])
     assert await require_inspection(store).job_for_key("acme", "order-7") == id_of(2)
     assert await require_inspection(store).job_for_key("globex", "order-7") is None
@@ -266,7 +268,7 @@ async def test_a_key_leads_to_its_job(store: Store) -> None:
 
 
 async def test_a_key_whose_time_is_over_leads_nowhere(store: Store, clock: FakeClock) -> None:
-    """It may be used for another job from then on."""
+    """The key may belong to another job after its expiry."""
     await store.jobs.submit([keyed_job(1, tenant="acme", key="order-7", key_keep_us=HOUR_US)])
     clock.advance(HOUR_US / 1_000_000 + 1)
     assert await require_inspection(store).job_for_key("acme", "order-7") is None

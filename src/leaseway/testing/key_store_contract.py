@@ -1,4 +1,4 @@
-"""Keys: kept as they were given, ended when they should, and never brought back to life."""
+"""API keys: stored unchanged, ended in time, and never restored."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def new_session(number: int, clock: FakeClock, *, key: str = "key000000001", sec
 
 
 async def test_a_key_is_kept_as_it_was_given(key_store: Store, clock: FakeClock) -> None:
-    """Rights that come back as others than were given are a hole, or a lock-out."""
+    """Changed rights would be a security hole or lock the caller out."""
     plain = new_key(1, clock)
     full = new_key(
         2, clock, tenant="*", role=Role.WORKER, scopes=(Scope.WORK,), name="", expires_at=clock.now_us() + 5, used_at=7
@@ -46,7 +46,7 @@ async def test_a_key_is_kept_as_it_was_given(key_store: Store, clock: FakeClock)
 
 
 async def test_adding_a_key_again_changes_nothing(key_store: Store, clock: FakeClock) -> None:
-    """The reply may be lost. What happened to the key since then must stay: above all that it was revoked."""
+    """The reply may be lost. Later changes of the key must stay, above all its revocation."""
     key = new_key(1, clock)
     await key_store.keys.add(key)
     await key_store.keys.revoke(key.id)
@@ -57,7 +57,7 @@ async def test_adding_a_key_again_changes_nothing(key_store: Store, clock: FakeC
 
 
 async def test_an_id_that_is_taken_is_refused(key_store: Store, clock: FakeClock) -> None:
-    """Else whoever adds a key could take over another one."""
+    """Otherwise a caller that adds a key could take over another one."""
     key = new_key(1, clock)
     await key_store.keys.add(key)
     with pytest.raises(BadValue, match="another key has the id"):
@@ -66,7 +66,7 @@ async def test_an_id_that_is_taken_is_refused(key_store: Store, clock: FakeClock
 
 
 async def test_a_key_is_revoked_once(key_store: Store, clock: FakeClock) -> None:
-    """By the store's clock; the first instant stays."""
+    """The store's clock decides, and the first instant must stay."""
     key = new_key(1, clock)
     await key_store.keys.add(key)
     clock.advance(5)
@@ -78,7 +78,7 @@ async def test_a_key_is_revoked_once(key_store: Store, clock: FakeClock) -> None
 
 
 async def test_the_end_of_a_key_only_comes_nearer(key_store: Store, clock: FakeClock) -> None:
-    """Rotating a key that ends tomorrow must not let it live for a week."""
+    """Rotating a key that ends tomorrow must not keep it valid for a week."""
     now, key = clock.now_us(), new_key(1, clock)
     await key_store.keys.add(key)
     ends = []
@@ -92,7 +92,7 @@ async def test_the_end_of_a_key_only_comes_nearer(key_store: Store, clock: FakeC
 
 
 async def test_the_last_use_only_moves_on(key_store: Store, clock: FakeClock) -> None:
-    """Processes write what they gathered, and one may come late. Keys that are gone harm nobody."""
+    """Processes write in batches, and one may be late. Deleted keys must not cause an error."""
     one, two = new_key(1, clock), new_key(2, clock)
     for key in (one, two):
         await key_store.keys.add(key)
@@ -103,7 +103,7 @@ async def test_the_last_use_only_moves_on(key_store: Store, clock: FakeClock) ->
 
 
 async def test_long_dead_keys_are_forgotten_when_new_ones_come(key_store: Store, clock: FakeClock) -> None:
-    """They must not pile up, and for some months one wants to see that there was a key."""
+    """Old keys must not accumulate, but an operator must see them for some months."""
     now = clock.now_us()
     expired, revoked = new_key(1, clock, expires_at=now + SECOND_US), new_key(2, clock)
     living, later = new_key(3, clock), new_key(4, clock, expires_at=now + 2 * FORGET_US)
@@ -119,7 +119,7 @@ async def test_long_dead_keys_are_forgotten_when_new_ones_come(key_store: Store,
 
 
 async def test_a_session_is_kept_until_it_is_ended(key_store: Store, clock: FakeClock) -> None:
-    """Who leaves a shared machine must be gone, everywhere."""
+    """After logout on a shared machine, the session must be invalid everywhere."""
     one, two = new_session(1, clock), new_session(2, clock)
     for session in (one, two, one):
         await key_store.sessions.add(session)
@@ -129,7 +129,7 @@ async def test_a_session_is_kept_until_it_is_ended(key_store: Store, clock: Fake
 
 
 async def test_a_key_keeps_its_newest_sessions(key_store: Store, clock: FakeClock) -> None:
-    """A program that logs in for every request must not fill the store, nor end the sessions of others."""
+    """A program that logs in for every request must neither fill the store nor end the sessions of others."""
     other = new_session(0, clock, key="key000000002")
     await key_store.sessions.add(other)
     sessions = []
@@ -143,7 +143,7 @@ async def test_a_key_keeps_its_newest_sessions(key_store: Store, clock: FakeCloc
 
 
 async def test_expired_sessions_are_forgotten_when_new_ones_come(key_store: Store, clock: FakeClock) -> None:
-    """Of all keys; those that are still good stay."""
+    """Expired sessions of all keys are deleted, and valid ones stay."""
     short = [new_session(number, clock, key=f"key{number:09}", seconds=10) for number in range(5)]
     long = new_session(9, clock, seconds=100)
     for session in (*short, long):

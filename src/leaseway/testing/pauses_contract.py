@@ -1,4 +1,6 @@
-"""What every store must do about lanes that people pause. Used like `job_store_contract`, with the same fixtures."""
+"""The guarantees of pauses, as tests that every store must pass. Used like `job_store_contract`, with the same
+fixtures.
+"""
 
 import pytest
 
@@ -17,7 +19,7 @@ async def claimed(store: Store, *queues: str) -> list[str]:
 
 
 async def test_nothing_is_claimed_from_a_paused_queue(store: Store) -> None:
-    """Whatever was wrong with its jobs, no more of them shall begin; those of other queues go on."""
+    """No further job of a faulty queue may start, and other queues must continue."""
     await store.jobs.submit([new_job(1), new_job(2, queue="mail"), new_job(3, tenant="acme")])
     assert await require_pauses(store).pause("default")
     assert await claimed(store, "default", "mail") == [id_of(2)]
@@ -28,7 +30,7 @@ async def test_nothing_is_claimed_from_a_paused_queue(store: Store) -> None:
 
 
 async def test_one_tenant_may_be_paused_alone(store: Store) -> None:
-    """The others have done nothing."""
+    """The other tenants must not be affected."""
     await store.jobs.submit([new_job(1, tenant="acme"), new_job(2, tenant="globex")])
     await require_pauses(store).pause("default", "acme")
     assert await claimed(store) == [id_of(2)]
@@ -37,14 +39,16 @@ async def test_one_tenant_may_be_paused_alone(store: Store) -> None:
 
 
 async def test_a_pause_holds_for_lanes_that_begin_later(store: Store) -> None:
-    """A new tenant, or a job that needs something else, makes a new lane in the same queue."""
+    """A new tenant or a job with other requirements creates a new lane in the same queue."""
     await require_pauses(store).pause("default")
     await store.jobs.submit([new_job(1), new_job(2, tenant="new")])
     assert await claimed(store) == []
 
 
 async def test_gates_of_paused_lanes_are_not_told(store: Store) -> None:
-    """A worker would take tokens for jobs that it does not get, again and again. And an admit opens no pause."""
+    """Otherwise a worker would acquire permits again and again for jobs that it does not get. An admission must not
+    override a pause.
+    """
     gate = Gate(NEEDS, "default")
     await store.jobs.submit([new_job(1, needs=NEEDS)])
     await require_pauses(store).pause("default")
@@ -57,7 +61,7 @@ async def test_gates_of_paused_lanes_are_not_told(store: Store) -> None:
 
 
 async def test_what_is_leased_goes_on(store: Store) -> None:
-    """It has begun: to stop it as well, cancel it."""
+    """The job has started: to stop it as well, cancel it."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     lease = await worker.claim_one()
@@ -67,7 +71,7 @@ async def test_what_is_leased_goes_on(store: Store) -> None:
 
 
 async def test_pauses_are_listed_and_said_twice_they_are_one(store: Store, clock: FakeClock) -> None:
-    """Since when, and whose. Resuming one tenant does not resume the queue."""
+    """The list must show the start and the tenant. Resuming one tenant must not resume the queue."""
     begun = clock.now_us()
     assert await require_pauses(store).pause("mail", "acme")
     clock.advance(5)
@@ -80,7 +84,7 @@ async def test_pauses_are_listed_and_said_twice_they_are_one(store: Store, clock
 
 
 async def test_a_pause_names_a_queue(store: Store) -> None:
-    """Nothing that could be a queue has an empty name: it would be a pause that nobody finds again."""
+    """A queue cannot have an empty name, so such a pause could never be found again."""
     with pytest.raises(BadValue, match="queue"):
         await require_pauses(store).pause("")
     with pytest.raises(BadValue, match="tenant"):

@@ -1,6 +1,5 @@
-"""What every read model must keep: pages without gaps, counters that are right, hints that end.
-
-Used like `job_store_contract`, with the same fixtures.
+"""The guarantees of reads, as tests that every store must pass: pages without gaps, correct counters, notifications
+that end. Used like `job_store_contract`, with the same fixtures.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ async def numbers(store: Store, which: JobFilter = ALL, **options: object) -> li
 
 
 async def test_an_unknown_job_reads_as_nothing(store: Store) -> None:
-    """Asking for what is not there is not an error."""
+    """Reading a missing job is not an error."""
     assert await store.reads.job(JobId("nothing")) is None
     assert await store.reads.errors(JobId("nothing")) == []
     assert await store.reads.jobs(ALL) == []
@@ -28,13 +27,13 @@ async def test_an_unknown_job_reads_as_nothing(store: Store) -> None:
 
 
 async def test_jobs_are_listed_newest_first(store: Store) -> None:
-    """By id, which sorts by time, whatever the order of arrival."""
+    """The order is by id, which sorts by time, whatever the order of arrival."""
     await store.jobs.submit([new_job(2), new_job(3), new_job(1)])
     assert await numbers(store) == [3, 2, 1]
 
 
 async def test_pages_follow_each_other_without_gaps(store: Store) -> None:
-    """Jobs that are submitted while somebody turns pages must not shift them."""
+    """Jobs that are submitted between two pages must not shift them."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
     assert await numbers(store, limit=2) == [5, 4]
     await store.jobs.submit([new_job(6)])
@@ -44,7 +43,7 @@ async def test_pages_follow_each_other_without_gaps(store: Store) -> None:
 
 
 async def test_a_page_is_bounded(store: Store) -> None:
-    """A screen must not be able to read a million rows; and nothing is asked for is nothing given."""
+    """The dashboard must not be able to read a million rows, and a limit of zero must return nothing."""
     await store.jobs.submit([new_job(number) for number in range(1, PAGE_MAX + 2)])
     assert len(await numbers(store)) == 50
     assert len(await numbers(store, limit=10 * PAGE_MAX)) == PAGE_MAX
@@ -53,7 +52,7 @@ async def test_a_page_is_bounded(store: Store) -> None:
 
 
 async def test_every_condition_of_a_filter_must_hold(store: Store) -> None:
-    """A filter that forgets one condition deletes or replays the wrong jobs."""
+    """A filter that ignores one condition deletes or retries the wrong jobs."""
     await store.jobs.submit(
         [new_job(1, kind="a"), new_job(2, queue="b", shard_key="s"), new_job(3, tenant="c"), new_job(4)]
     )
@@ -75,7 +74,7 @@ async def test_every_condition_of_a_filter_must_hold(store: Store) -> None:
 
 
 async def test_a_filter_looks_at_the_last_error_only(store: Store) -> None:
-    """`error_code` says why a job is where it is, not what went wrong long ago."""
+    """`error_code` must match the current reason, not an old failure."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     await worker.settle(retry(await worker.claim_one()))
@@ -88,7 +87,7 @@ async def test_a_filter_looks_at_the_last_error_only(store: Store) -> None:
 
 
 async def test_names_are_compared_letter_by_letter(store: Store) -> None:
-    """No wildcards, no folding of case, no injection."""
+    """Wildcards, case folding and injection must not work."""
     await store.jobs.submit([new_job(1, tenant="Acme"), new_job(2, tenant="acme"), new_job(3, tenant="a%' OR 1=1--")])
     assert await numbers(store, JobFilter(tenant="acme")) == [2]
     assert await numbers(store, JobFilter(tenant="a%")) == []
@@ -96,7 +95,7 @@ async def test_names_are_compared_letter_by_letter(store: Store) -> None:
 
 
 async def test_every_lane_is_listed_with_its_counters(store: Store, clock: FakeClock) -> None:
-    """By queue and tenant; a lane that is empty again stays, at zero."""
+    """The order is by queue and tenant; a lane that is empty again must stay, with zero."""
     await store.jobs.submit([new_job(1, queue="b", tenant="x"), new_job(2, queue="a", tenant="y")])
     await store.jobs.submit([new_job(3, queue="a", tenant="x", delay_us=9), new_job(4, queue="b", tenant="x")])
     worker = ContractWorker(store)
@@ -115,13 +114,15 @@ async def test_every_lane_is_listed_with_its_counters(store: Store, clock: FakeC
 
 
 async def test_the_clock_of_the_store_can_be_read(store: Store, clock: FakeClock) -> None:
-    """Whoever shows "in five minutes" must count from the store's now."""
+    """A display such as "in five minutes" must count from the store's time."""
     clock.advance(7)
     assert await store.reads.now() == clock.now_us()
 
 
 async def test_whoever_waits_is_woken_by_a_submission(store: Store) -> None:
-    """A job should start at once, not with the next poll. A hint may be lost, so writing goes on until one is not."""
+    """A job should start at once, not with the next poll. A notification may be lost, so the test submits until one
+    arrives.
+    """
     async with asyncio.TaskGroup() as tasks:
         waiter = tasks.create_task(store.notifications.wait(30))
         for number in range(1, 1_001):
@@ -134,7 +135,9 @@ async def test_whoever_waits_is_woken_by_a_submission(store: Store) -> None:
 
 
 async def test_whoever_waits_for_nothing_is_let_go(store: Store) -> None:
-    """False after this time at the latest. A first hint may be wrong, but not every one."""
+    """The result must be false after this time at the latest. A first notification may be spurious, but not
+    every one.
+    """
     answers = [await store.notifications.wait(0.005) for _ in range(3)]
     assert answers[-1] is False
     assert [await store.notifications.wait(0) for _ in range(3)][-1] is False

@@ -1,6 +1,5 @@
-"""What every schedule store must keep: each fire happens once, whoever is faster, and none that nobody wants.
-
-Used like `job_store_contract`, with the same fixtures.
+"""The guarantees of schedules, as tests that every store must pass: each fire happens once across processes, and only
+if it is wanted. Used like `job_store_contract`, with the same fixtures.
 """
 
 from typing import Any
@@ -27,7 +26,7 @@ async def fire(store: Store, seen: Instant, *jobs: NewJob, upto: Instant | None 
 
 
 async def test_a_fire_that_another_process_made_is_refused(store: Store, clock: FakeClock) -> None:
-    """Every worker watches the schedules; each fire must become jobs once."""
+    """Every worker processes the schedules; each fire must submit its jobs once."""
     await store.schedules.declare([nightly()])
     seen = clock.now_us()
     assert await fire(store, seen, new_job(1)) is True
@@ -36,7 +35,7 @@ async def test_a_fire_that_another_process_made_is_refused(store: Store, clock: 
 
 
 async def test_a_refused_fire_writes_nothing(store: Store, clock: FakeClock) -> None:
-    """Neither jobs nor a new place in time."""
+    """Neither jobs nor a new position in time may be written."""
     await store.schedules.declare([nightly()])
     before = await row_of(store)
     assert await fire(store, clock.now_us() - 1, new_job(1)) is False
@@ -45,7 +44,7 @@ async def test_a_refused_fire_writes_nothing(store: Store, clock: FakeClock) -> 
 
 
 async def test_an_unknown_schedule_does_not_fire(store: Store, clock: FakeClock) -> None:
-    """It was removed from the store while its worker still ran."""
+    """It was deleted from the store while its worker still ran."""
     assert await fire(store, clock.now_us(), new_job(1)) is False
     assert await ids_in(store) == []
 
@@ -61,13 +60,13 @@ async def test_a_paused_schedule_does_not_fire(store: Store, clock: FakeClock) -
 
 
 async def test_pausing_an_unknown_schedule_says_so(store: Store) -> None:
-    """A mistyped name must not look like a success."""
+    """A mistyped name must not look like success."""
     assert await store.schedules.pause("nightly", True) is False
     assert await store.schedules.pause("nightly", False) is False
 
 
 async def test_a_fire_submits_its_jobs_and_moves_on(store: Store, clock: FakeClock) -> None:
-    """Both together: a fire without jobs is lost, jobs without the move come twice."""
+    """Both must be written together: a fire without jobs is lost, and jobs without the new position come twice."""
     await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(90)
@@ -87,7 +86,7 @@ async def test_a_fire_without_jobs_moves_on(store: Store, clock: FakeClock) -> N
 
 
 async def test_a_known_key_does_not_stop_a_fire(store: Store, clock: FakeClock) -> None:
-    """Nobody is there to be told of a conflict; a schedule that is stuck would be worse."""
+    """No caller is there to be told about a conflict, and a blocked schedule would be worse."""
     await store.jobs.submit([keyed_job(1)])
     await store.schedules.declare([nightly()])
     jobs = (keyed_job(2), keyed_job(3, fingerprint="other"), new_job(4))
@@ -102,7 +101,7 @@ async def test_a_new_schedule_has_no_missed_fires(store: Store, clock: FakeClock
 
 
 async def test_declaring_again_keeps_the_place_in_time(store: Store, clock: FakeClock) -> None:
-    """Every worker declares when it starts; a restart must not drop a fire that was due."""
+    """Every worker declares when it starts; a restart must not drop a due fire."""
     await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(60)
@@ -113,7 +112,7 @@ async def test_declaring_again_keeps_the_place_in_time(store: Store, clock: Fake
 
 
 async def test_a_changed_expression_counts_from_now(store: Store, clock: FakeClock) -> None:
-    """The fires that the new expression would have had in the past were never promised."""
+    """Past fires of the new expression were never promised."""
     await store.schedules.declare([nightly()])
     clock.advance(60)
     await store.schedules.declare([nightly(cron="0 4 * * *")])
@@ -125,7 +124,7 @@ async def test_a_changed_expression_counts_from_now(store: Store, clock: FakeClo
 
 
 async def test_declaring_does_not_resume_and_forgets_no_fire(store: Store, clock: FakeClock) -> None:
-    """A person paused it; a deployment must not undo that."""
+    """An operator paused it; a deployment must not undo that."""
     await store.schedules.declare([nightly()])
     await fire(store, clock.now_us())
     fired = (await row_of(store)).last_fire
@@ -136,7 +135,7 @@ async def test_declaring_does_not_resume_and_forgets_no_fire(store: Store, clock
 
 
 async def test_fires_missed_while_paused_are_dropped(store: Store, clock: FakeClock) -> None:
-    """Whoever resumes after a month does not want thirty reports."""
+    """An operator who resumes after a month does not want thirty reports."""
     await store.schedules.declare([nightly()])
     await store.schedules.pause("nightly", True)
     clock.advance(3_600)
@@ -146,7 +145,7 @@ async def test_fires_missed_while_paused_are_dropped(store: Store, clock: FakeCl
 
 
 async def test_pausing_keeps_the_place_in_time(store: Store, clock: FakeClock) -> None:
-    """Only resuming moves it."""
+    """Only resuming may move it."""
     await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(60)
@@ -155,7 +154,7 @@ async def test_pausing_keeps_the_place_in_time(store: Store, clock: FakeClock) -
 
 
 async def test_resuming_what_was_not_paused_drops_no_fire(store: Store, clock: FakeClock) -> None:
-    """A command sent twice, or to be sure, must not cost a fire that is due."""
+    """A command that is sent twice must not cost a due fire."""
     await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(60)
@@ -164,7 +163,7 @@ async def test_resuming_what_was_not_paused_drops_no_fire(store: Store, clock: F
 
 
 async def test_schedules_are_listed_by_name(store: Store) -> None:
-    """The same list for everybody, whoever declared what first; declaring nothing changes nothing."""
+    """The list must not depend on which process declared first, and declaring nothing must change nothing."""
     await store.schedules.declare([nightly(name="b"), nightly(name="c")])
     await store.schedules.declare([nightly(name="a")])
     await store.schedules.declare([])

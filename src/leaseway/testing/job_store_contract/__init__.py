@@ -1,4 +1,4 @@
-"""The promises of `leaseway.ports.job_store`, as tests that every store must pass.
+"""The guarantees of `leaseway.ports.job_store`, as tests that every store must pass.
 
 A test module for your own implementation imports this package and supplies two fixtures:
 
@@ -10,8 +10,8 @@ A test module for your own implementation imports this package and supplies two 
     @pytest.fixture
     async def store(clock): ...     # open and empty, with `clock.now_us` as its clock; closed afterwards
 
-The tests are coroutines: pytest needs pytest-asyncio in auto mode. For readable failures, call
-`pytest.register_assert_rewrite("leaseway.testing")` in a conftest before anything is imported from here.
+The tests are coroutines, so pytest needs pytest-asyncio in auto mode. For readable failures, call
+`pytest.register_assert_rewrite("leaseway.testing")` in a conftest before it imports this package.
 """
 
 from leaseway.testing.job_store_contract.claim import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Claiming: at most one live lease per job, the attempt counted at once, and a fair share for every lane."""
+"""Claims: at most one valid lease per job, attempts counted immediately, and a fair share for every lane."""
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from leaseway.testing.job_store_contract.fixtures import (
 
 
 async def test_two_workers_never_hold_the_same_job(store: Store) -> None:
-    """The first promise of all."""
+    """Two holders would run the job twice at the same time."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
     first = await ContractWorker(store, "first").claim(3)
     second = await ContractWorker(store, "second").claim(3)
@@ -33,7 +33,7 @@ async def test_two_workers_never_hold_the_same_job(store: Store) -> None:
 
 
 async def test_an_attempt_counts_from_the_claim(store: Store) -> None:
-    """A job that kills its worker never settles: counted later, it would come back for ever."""
+    """A job that crashes its worker never settles: if the attempt were counted later, it would run forever."""
     await store.jobs.submit([new_job(1)])
     lease = await ContractWorker(store).claim_one()
     assert (lease.attempts, lease.fence) == (1, 1)
@@ -42,7 +42,7 @@ async def test_an_attempt_counts_from_the_claim(store: Store) -> None:
 
 
 async def test_nobody_gets_more_than_asked_for(store: Store) -> None:
-    """A job that is leased and not run is a job that waits for nothing."""
+    """A leased job that does not run is delayed without a reason."""
     await store.jobs.submit([new_job(number) for number in range(1, 4)])
     worker = ContractWorker(store)
     assert len(await worker.claim(2)) == 2
@@ -61,7 +61,7 @@ async def test_only_the_wanted_queues_are_served(store: Store) -> None:
 
 
 async def test_a_lease_carries_all_that_a_handler_needs(store: Store) -> None:
-    """A second question to the store would be a second round trip for every job."""
+    """A second query would be another round trip for every job."""
     new = new_job(
         1,
         kind="geocode",
@@ -98,7 +98,7 @@ async def test_a_lease_carries_all_that_a_handler_needs(store: Store) -> None:
 
 
 async def test_a_leased_job_says_who_has_it_until_when(store: Store, clock: FakeClock) -> None:
-    """The first question of a person who wonders why a job is slow."""
+    """An operator who asks why a job is slow needs this first."""
     await store.jobs.submit([new_job(1)])
     clock.advance(1)
     await ContractWorker(store, "worker-7").claim_one()
@@ -111,7 +111,7 @@ async def test_a_leased_job_says_who_has_it_until_when(store: Store, clock: Fake
 async def test_higher_priority_goes_first_then_earlier_time_then_earlier_submission(
     store: Store, clock: FakeClock
 ) -> None:
-    """The order is part of the interface; ids are made by submitters and decide nothing."""
+    """The order is part of the interface; submitters choose the ids, so ids must not decide it."""
     now = clock.now_us()
     await store.jobs.submit([new_job(9, run_at=now), new_job(8, run_at=now), new_job(7, run_at=now - 1)])
     await store.jobs.submit([new_job(6, priority=-1, run_at=now - 9), new_job(5, priority=1, run_at=now)])
@@ -120,7 +120,7 @@ async def test_higher_priority_goes_first_then_earlier_time_then_earlier_submiss
 
 
 async def test_jobs_whose_time_has_come_take_their_place_in_the_order(store: Store, clock: FakeClock) -> None:
-    """A scheduled job is not served behind everything that was ready while it waited."""
+    """A scheduled job must not run behind every job that became ready while it waited."""
     now = clock.now_us()
     await store.jobs.submit([new_job(1, run_at=now + 2), new_job(2, run_at=now + 1), new_job(3, run_at=now)])
     await store.jobs.submit([new_job(4, run_at=now + 2, priority=1)])
@@ -130,7 +130,7 @@ async def test_jobs_whose_time_has_come_take_their_place_in_the_order(store: Sto
 
 
 async def test_waking_scheduled_jobs_is_bounded_and_starts_with_the_earliest(store: Store, clock: FakeClock) -> None:
-    """After a night of downtime one exchange must not rewrite a million rows."""
+    """After a night of downtime, one exchange must not update a million rows."""
     late = new_job(9_999, tenant="late", delay_us=2)
     await store.jobs.submit([late, *(new_job(number, delay_us=1) for number in range(PROMOTE_MAX))])
     clock.advance_us(2)
@@ -142,7 +142,7 @@ async def test_waking_scheduled_jobs_is_bounded_and_starts_with_the_earliest(sto
 
 
 async def test_a_full_lane_does_not_starve_the_others(store: Store) -> None:
-    """A tenant who submits a million jobs must not make the others wait for them."""
+    """A tenant that submits a million jobs must not delay the jobs of others."""
     await store.jobs.submit([new_job(number, tenant="loud") for number in range(1, 101)])
     await store.jobs.submit([new_job(101, tenant="quiet"), new_job(102, tenant="quiet")])
     leases = await ContractWorker(store).claim(4)
@@ -158,7 +158,7 @@ async def test_what_one_lane_cannot_use_goes_to_the_others(store: Store) -> None
 
 
 async def test_the_lane_that_waited_longest_is_served_first(store: Store, clock: FakeClock) -> None:
-    """With fewer hands than lanes, everybody has a turn."""
+    """With fewer slots than lanes, every lane must get its turn."""
     tenants = ("a", "b", "c")
     await store.jobs.submit([new_job(3 * n + i, tenant=name) for n in range(3) for i, name in enumerate(tenants)])
     served = []
@@ -170,7 +170,7 @@ async def test_the_lane_that_waited_longest_is_served_first(store: Store, clock:
 
 
 async def test_a_new_lane_does_not_wait_behind_the_old_ones(store: Store, clock: FakeClock) -> None:
-    """It was never served: that is longer ago than anything."""
+    """A lane that was never served has waited longer than any other."""
     await store.jobs.submit([new_job(1, tenant="old"), new_job(2, tenant="old")])
     await ContractWorker(store).claim()
     clock.advance(1)
@@ -180,7 +180,7 @@ async def test_a_new_lane_does_not_wait_behind_the_old_ones(store: Store, clock:
 
 
 async def test_a_lane_that_was_passed_over_keeps_its_turn(store: Store, clock: FakeClock) -> None:
-    """Only a lane that got something goes to the end of the line."""
+    """Only a lane that was served moves to the end of the queue."""
     await store.jobs.submit([new_job(n, tenant=f"t{n % 3}") for n in range(6)])
     first = await ContractWorker(store).claim(2)
     clock.advance(1)
@@ -190,7 +190,7 @@ async def test_a_lane_that_was_passed_over_keeps_its_turn(store: Store, clock: F
 
 
 async def test_a_claim_looks_at_a_bounded_number_of_lanes(store: Store, clock: FakeClock) -> None:
-    """A million tenants must not make a claim slow; whoever is left out comes first next time."""
+    """A million tenants must not make a claim slow; the lanes that are left out come first next time."""
     lanes = LANES_MAX + 2
     await store.jobs.submit([new_job(2 * n + i, tenant=f"t{n:03}") for n in range(lanes) for i in range(2)])
     first = await ContractWorker(store).claim(2 * lanes)
@@ -201,7 +201,7 @@ async def test_a_claim_looks_at_a_bounded_number_of_lanes(store: Store, clock: F
 
 
 async def test_settling_and_claiming_the_same_job_in_one_exchange(store: Store) -> None:
-    """Settlements come first, so a job that was given back may be claimed at once, under a new token."""
+    """Settlements are processed first, so a released job may be claimed in the same exchange under a new token."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     lease = await worker.claim_one()
@@ -213,7 +213,7 @@ async def test_settling_and_claiming_the_same_job_in_one_exchange(store: Store) 
 
 
 async def test_a_worker_is_told_which_of_its_jobs_shall_stop(store: Store) -> None:
-    """Only its own, and only those it still holds when the exchange ends."""
+    """The worker must learn about its own jobs only, and only about those it still holds when the exchange ends."""
     await store.jobs.submit([new_job(number, priority=int(number == 3)) for number in range(1, 6)])
     mine, other = ContractWorker(store, "mine"), ContractWorker(store, "other")
     _three, one, _two = await mine.claim(3)
@@ -226,7 +226,7 @@ async def test_a_worker_is_told_which_of_its_jobs_shall_stop(store: Store) -> No
 
 
 async def test_a_token_may_be_any_text(store: Store) -> None:
-    """A token that looks like a number, or like nothing, must be compared as text."""
+    """A token that looks like a number or is empty must be compared as text."""
     for number, text in enumerate(("1", "01", "1e0", "null", "true", " 1"), start=1):
         await store.jobs.submit([new_job(number)])
         worker = ContractWorker(store)
@@ -237,7 +237,7 @@ async def test_a_token_may_be_any_text(store: Store) -> None:
 
 
 async def test_a_claim_sent_again_gets_the_same_leases(store: Store, clock: FakeClock) -> None:
-    """Otherwise they would wait for their expiry, held by a worker that does not know it has them."""
+    """Otherwise the jobs would wait for their leases to expire, held by a worker that does not know about them."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
     worker = ContractWorker(store)
     wants = worker.wants(2)
@@ -260,7 +260,7 @@ async def test_a_claim_sent_again_counts_no_second_attempt(store: Store) -> None
 
 
 async def test_leases_handed_out_again_last_from_now(store: Store, clock: FakeClock) -> None:
-    """The worker measures its lease from the request that it got an answer to."""
+    """The worker measures its lease from the request that was answered."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     wants = worker.wants()
@@ -271,7 +271,7 @@ async def test_leases_handed_out_again_last_from_now(store: Store, clock: FakeCl
 
 
 async def test_leases_handed_out_again_come_in_the_order_of_submission(store: Store) -> None:
-    """Across lanes and priorities, so that every store gives the same answer."""
+    """The order must be the same on every store, across lanes and priorities."""
     await store.jobs.submit([new_job(5, tenant="b"), new_job(4, tenant="a")])
     await store.jobs.submit([new_job(3, tenant="a", priority=1), new_job(2, tenant="b")])
     worker = ContractWorker(store)
@@ -282,7 +282,7 @@ async def test_leases_handed_out_again_come_in_the_order_of_submission(store: St
 
 
 async def test_a_claim_that_never_arrived_is_made_when_repeated(store: Store) -> None:
-    """An unknown outcome may mean that nothing happened."""
+    """An unknown outcome may mean that the request was never executed."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     answer = await worker.exchange(wants=worker.wants(), repeat=True)
@@ -290,7 +290,7 @@ async def test_a_claim_that_never_arrived_is_made_when_repeated(store: Store) ->
 
 
 async def test_leases_that_expired_meanwhile_are_claimed_anew(store: Store, clock: FakeClock) -> None:
-    """The repetition came too late: the job was taken back, and this is a new delivery."""
+    """The repetition came too late: the job was reclaimed, and this is a new delivery."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     wants = worker.wants()
@@ -301,7 +301,7 @@ async def test_leases_that_expired_meanwhile_are_claimed_anew(store: Store, cloc
 
 
 async def test_only_a_repetition_gets_leases_again(store: Store) -> None:
-    """A new exchange that hands out running jobs would run them twice."""
+    """A new exchange that returned running jobs would run them twice."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     wants = worker.wants()
@@ -310,7 +310,7 @@ async def test_only_a_repetition_gets_leases_again(store: Store) -> None:
 
 
 async def test_leases_of_another_claim_are_not_handed_out_again(store: Store) -> None:
-    """Jobs that this worker runs already, under the token of an answer that it received."""
+    """The worker already runs these jobs under the token of an earlier reply."""
     await store.jobs.submit([new_job(1), new_job(2)])
     worker = ContractWorker(store)
     await worker.claim_one()
@@ -319,7 +319,7 @@ async def test_leases_of_another_claim_are_not_handed_out_again(store: Store) ->
 
 
 async def test_leases_of_another_worker_are_not_handed_out(store: Store) -> None:
-    """The token alone would do, were it never leaked; the owner makes sure."""
+    """A leaked token alone must not be enough; the owner is compared as well."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     wants = worker.wants()
@@ -328,7 +328,7 @@ async def test_leases_of_another_worker_are_not_handed_out(store: Store) -> None
 
 
 async def test_a_whole_exchange_sent_again_happens_once(store: Store) -> None:
-    """Settlement, child and claim: all of the first answer, nothing of it twice."""
+    """Settlement, child and claim must have the result of the first call, and nothing may happen twice."""
     await store.jobs.submit([new_job(2)])
     lease = await leased_job(store, 1, priority=1)
     worker = ContractWorker(store)
@@ -343,7 +343,7 @@ async def test_a_whole_exchange_sent_again_happens_once(store: Store) -> None:
 
 
 async def test_a_repetition_without_wants_only_settles(store: Store) -> None:
-    """The last exchange of a worker that goes away."""
+    """A worker that stops sends such an exchange last."""
     lease = await leased_job(store)
     worker = ContractWorker(store)
     for repeat in (False, True):
@@ -353,7 +353,7 @@ async def test_a_repetition_without_wants_only_settles(store: Store) -> None:
 
 
 async def test_a_lease_handed_out_again_may_have_to_stop(store: Store) -> None:
-    """Somebody cancelled the job while its worker did not know of it."""
+    """The job may have been cancelled before its worker learned of the lease."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     wants = worker.wants()
@@ -365,7 +365,7 @@ async def test_a_lease_handed_out_again_may_have_to_stop(store: Store) -> None:
 
 
 async def test_a_repetition_that_wants_none_gets_what_was_granted(store: Store) -> None:
-    """So a keeper learns what a blocked worker was granted, without taking more for it."""
+    """The lease renewal must learn which leases a blocked worker was granted, without claiming more."""
     await store.jobs.submit([new_job(1), new_job(2)])
     worker = ContractWorker(store)
     wants = worker.wants(1)
@@ -376,7 +376,7 @@ async def test_a_repetition_that_wants_none_gets_what_was_granted(store: Store) 
 
 
 async def test_a_repetition_that_wants_none_claims_nothing(store: Store) -> None:
-    """If the first try never arrived, there is nothing to be told of."""
+    """If the first try never arrived, there is nothing to return."""
     await store.jobs.submit([new_job(1)])
     worker = ContractWorker(store)
     again = await worker.exchange(wants=worker.wants(0), repeat=True)

@@ -1,4 +1,4 @@
-"""Who acts in the contract: jobs by number, workers that claim and settle, and the words they settle with."""
+"""Fixtures of the contract: jobs by number, workers that claim and settle, and their settlements."""
 
 from collections.abc import Awaitable, Mapping
 from itertools import count
@@ -34,7 +34,7 @@ def keyed_job(number: int, **options: Any) -> NewJob:
 
 
 class ContractWorker:
-    """Asks for work under a new token each time, as real workers do."""
+    """Claims under a new token each time, as real workers do."""
 
     _tokens = count(1)  # shared, because two workers of one name must not share a token
 
@@ -65,12 +65,12 @@ class ContractWorker:
 
 
 async def leased_job(store: Store, number: int = 1, **options: Any) -> Lease:
-    """Submit a job and claim it, by a worker of the usual name."""
+    """Submit a job and claim it with the default worker."""
     await store.jobs.submit([new_job(number, **options)])
     return await ContractWorker(store).claim_one()
 
 
-# -- what a worker says when it hands a lease back ----------------------------------------------------------
+# -- settlements ----------------------------------------------------------------------------------------------------
 
 BROKEN = Failure("broken", "it broke", "Traceback: line 1")
 
@@ -105,7 +105,7 @@ def held(lease: Lease, **options: Any) -> HeldLease:
     return HeldLease(**fields | options)
 
 
-# -- what a test looks at -----------------------------------------------------------------------------------
+# -- observations ---------------------------------------------------------------------------------------------------
 
 
 async def job_of(store: Store, number: int = 1) -> Job:

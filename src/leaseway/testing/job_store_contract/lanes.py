@@ -1,4 +1,4 @@
-"""Gates: what is not admitted does not start, and what waits behind a gate costs nobody anything."""
+"""Gates: jobs that are not admitted do not start, and jobs behind a closed gate do not cost anything."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ MAIL = Gate("mail", "default")
 
 
 async def test_jobs_behind_a_gate_do_not_start_unless_admitted(store: Store) -> None:
-    """A job that started without what it needs would be refused by the provider, and so would all after it."""
+    """The provider would refuse the calls of a job that started without its permits, and all calls after it."""
     await store.jobs.submit([new_job(1, needs="maps"), new_job(2, needs="maps"), new_job(3)])
     worker = ContractWorker(store)
     assert [lease.id for lease in await worker.claim(9)] == [id_of(3)]
@@ -43,13 +43,13 @@ async def test_jobs_behind_a_gate_do_not_start_unless_admitted(store: Store) -> 
 
 
 async def test_what_is_admitted_is_not_more_than_what_is_wanted(store: Store) -> None:
-    """Nobody gets more jobs than it has hands, whatever the limits say."""
+    """A worker must not get more jobs than it has free slots, whatever the limits allow."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(5)])
     assert len(await ContractWorker(store).claim(2, admits={MAPS: 5})) == 2
 
 
 async def test_lanes_behind_one_gate_share_what_is_admitted(store: Store) -> None:
-    """Two queues that call one provider are one load for it."""
+    """Two queues that call one provider share its limit."""
     await store.jobs.submit([new_job(n, needs="maps", queue=f"q{n % 2}") for n in range(10)])
     leases = await ContractWorker(store).claim(9, ("q0", "q1"), {MAPS: 3})
     assert len(leases) == 3
@@ -57,14 +57,14 @@ async def test_lanes_behind_one_gate_share_what_is_admitted(store: Store) -> Non
 
 
 async def test_a_gate_that_is_named_twice_lets_out_the_sum(store: Store) -> None:
-    """Each of them was paid for."""
+    """Each of the two admissions was paid for."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(5)])
     wants = Wants(QUEUES, 9, Token("t"), (Admit(MAPS, 1), Admit(MAPS, 2)))
     assert len((await ContractWorker(store).exchange(wants=wants)).leases) == 3
 
 
 async def test_an_open_gate_does_not_starve_those_who_need_none(store: Store) -> None:
-    """Lanes share a claim alike, with a gate or without."""
+    """Lanes must share a claim equally, with a gate or without."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(10)])
     await store.jobs.submit([new_job(10 + n) for n in range(10)])
     leases = await ContractWorker(store).claim(8, admits={MAPS: 8})
@@ -72,7 +72,7 @@ async def test_an_open_gate_does_not_starve_those_who_need_none(store: Store) ->
 
 
 async def test_what_a_gate_holds_back_goes_to_the_others(store: Store) -> None:
-    """A worker must not be idle because one provider has had enough."""
+    """A worker must not be idle because one provider is at its limit."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(10)])
     await store.jobs.submit([new_job(10 + n) for n in range(10)])
     leases = await ContractWorker(store).claim(8, admits={MAPS: 2})
@@ -80,12 +80,12 @@ async def test_what_a_gate_holds_back_goes_to_the_others(store: Store) -> None:
 
 
 async def test_a_worker_is_told_behind_which_gates_jobs_are_ready(store: Store) -> None:
-    """Otherwise nobody would ask the limits on their behalf, and they would wait for ever."""
+    """Otherwise no worker would acquire permits for these jobs, and they would wait forever."""
     await store.jobs.submit([new_job(1), *(new_job(2 + n, needs="maps") for n in range(3)), new_job(9, needs="mail")])
     worker = ContractWorker(store)
     answer = await worker.exchange(wants=worker.wants(2, admits={MAPS: 1}))
     assert len(answer.leases) == 2
-    # Mail has not been served, and comes first.
+    # Mail has not been served yet, so it comes first.
     assert answer.gated == (Gated(MAIL, 1), Gated(MAPS, 2))
     assert (await worker.exchange(wants=worker.wants(1, ("elsewhere",)))).gated == ()
     assert (await worker.exchange(wants=worker.wants(0))).gated == ()
@@ -93,7 +93,7 @@ async def test_a_worker_is_told_behind_which_gates_jobs_are_ready(store: Store) 
 
 
 async def test_lanes_behind_one_gate_are_told_of_as_one(store: Store) -> None:
-    """The limits are asked once for all of them, so they must know how many there are."""
+    """The limits are acquired once for all of these lanes, so the count must be the sum."""
     await store.jobs.submit([new_job(n, needs="maps", queue=f"q{n % 3}") for n in range(10)])
     await store.jobs.submit([new_job(10, needs="maps", queue="q0", delay_us=SECOND_US)])
     worker = ContractWorker(store)
@@ -101,7 +101,7 @@ async def test_lanes_behind_one_gate_are_told_of_as_one(store: Store) -> None:
 
 
 async def test_what_this_exchange_made_ready_is_told_of(store: Store, clock: FakeClock) -> None:
-    """A job that was retried or whose time has come must not wait for the next exchange to be seen."""
+    """A retried job, or one whose time has come, must not wait for the next exchange to be reported."""
     await store.jobs.submit([new_job(1, needs="maps"), new_job(2, needs="mail", delay_us=SECOND_US)])
     worker = ContractWorker(store)
     (lease,) = await worker.claim(admits={MAPS: 1})
@@ -111,7 +111,7 @@ async def test_what_this_exchange_made_ready_is_told_of(store: Store, clock: Fak
 
 
 async def test_a_bounded_number_of_gates_is_told_of(store: Store) -> None:
-    """A million tenants behind gates must not make an answer long."""
+    """A million tenants behind gates must not make the reply large."""
     await store.jobs.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
     worker = ContractWorker(store)
     answer = await worker.exchange(wants=worker.wants(1))
@@ -119,14 +119,14 @@ async def test_a_bounded_number_of_gates_is_told_of(store: Store) -> None:
 
 
 async def test_closed_gates_do_not_use_up_the_lanes_of_a_claim(store: Store) -> None:
-    """Whoever comes behind a hundred lanes that may not be served must be served all the same."""
+    """A lane behind a hundred closed lanes must still be served."""
     await store.jobs.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
     await store.jobs.submit([new_job(999, tenant="z")])
     assert [lease.id for lease in await ContractWorker(store).claim(1)] == [id_of(999)]
 
 
 async def test_a_repeat_adopts_what_was_admitted_the_first_time(store: Store) -> None:
-    """What was taken from the limits for them is used, though the reply was lost."""
+    """The permits that were acquired for these jobs are used although the reply was lost."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(3)])
     worker = ContractWorker(store)
     wants = worker.wants(2, admits={MAPS: 2})
@@ -138,7 +138,7 @@ async def test_a_repeat_adopts_what_was_admitted_the_first_time(store: Store) ->
 
 
 async def test_a_job_stays_in_its_lane(store: Store, clock: FakeClock) -> None:
-    """Whatever happens to it, it needs what it needs."""
+    """The requirements of a job never change, whatever happens to it."""
     await store.jobs.submit([new_job(1, needs="maps", attempts_max=9)])
     worker = ContractWorker(store)
     assert (await job_of(store)).needs == "maps"
@@ -161,7 +161,9 @@ async def test_a_job_stays_in_its_lane(store: Store, clock: FakeClock) -> None:
 
 
 async def test_a_capped_tenant_is_behind_a_gate_from_the_next_claim_on(store: Store) -> None:
-    """Its caps are asked before its jobs start, whether they need anything or not; and until somebody lifts them."""
+    """The caps must be checked before any job of the tenant starts, with or without requirements, until they are
+    removed.
+    """
     await store.jobs.submit([new_job(n, tenant="acme") for n in range(4)])
     acme, worker = Gate("", "acme"), ContractWorker(store)
     assert len(await worker.claim()) == 1
@@ -177,7 +179,7 @@ async def test_a_capped_tenant_is_behind_a_gate_from_the_next_claim_on(store: St
 
 
 async def test_jobs_behind_closed_gates_wake_nobody(store: Store) -> None:
-    """Ten thousand jobs that may not start must not make every worker ask for them all day."""
+    """Ten thousand jobs that may not start must not make every worker poll all day."""
     await store.jobs.submit([new_job(n, needs="maps") for n in range(3)])
     assert await store.jobs.wait_us(QUEUES) == 0
     assert await store.jobs.wait_us(QUEUES, [MAPS]) is None
@@ -189,7 +191,7 @@ async def test_jobs_behind_closed_gates_wake_nobody(store: Store) -> None:
 
 
 async def test_only_a_gate_can_be_closed(store: Store) -> None:
-    """A worker that believes in a cap which somebody has lifted must not wait for it."""
+    """A worker with a stale cap must not wait for it after the cap was removed."""
     await store.jobs.submit([new_job(1, tenant="acme")])
     acme = Gate("", "acme")
     assert await store.jobs.wait_us(QUEUES, [acme]) == 0
@@ -204,7 +206,7 @@ CAPPED = Tenant(name="b", weight=WEIGHT_MAX, starts=(Rate(1_000_000, 5), Rate(60
 
 
 async def test_what_was_agreed_with_tenants_is_kept(store: Store) -> None:
-    """By name, each as it was said last."""
+    """The settings must be listed by name, each with its latest value."""
     assert await store.tenants.all() == []
     await store.tenants.set(CAPPED)
     await store.tenants.set(Tenant(name="a", weight=2))
@@ -214,7 +216,7 @@ async def test_what_was_agreed_with_tenants_is_kept(store: Store) -> None:
 
 
 async def test_forgetting_a_tenant_says_whether_it_was_known(store: Store) -> None:
-    """A name with a slip of the pen must not look like success."""
+    """A misspelled name must not look like success."""
     await store.tenants.set(Tenant(name="a"))
     assert await store.tenants.forget("A") is False
     assert await store.tenants.forget("a") is True
@@ -226,7 +228,7 @@ async def test_forgetting_a_tenant_says_whether_it_was_known(store: Store) -> No
 
 
 async def test_who_works_for_one_tenant_is_given_nothing_of_others(store: Store) -> None:
-    """He may not even see it; and there is as much left for the others as before."""
+    """The payloads of other tenants are confidential, and the shares of the other workers must not shrink."""
     await store.jobs.submit([new_job(n, tenant="a" if n % 2 else "b", priority=9 - n) for n in range(8)])
     worker = ContractWorker(store)
     wants = replace(worker.wants(3), tenant="a")
@@ -236,7 +238,7 @@ async def test_who_works_for_one_tenant_is_given_nothing_of_others(store: Store)
 
 
 async def test_who_works_for_one_tenant_is_told_of_its_gates_only(store: Store) -> None:
-    """And what he is admitted to elsewhere does not help him."""
+    """An admission for another tenant's gate must not help either."""
     await store.jobs.submit([new_job(n, tenant="a" if n % 2 else "b", needs="maps") for n in range(8)])
     worker, mine, other = ContractWorker(store), Gate("maps", "a"), Gate("maps", "b")
     wants = replace(worker.wants(3, admits={mine: 1, other: 5}), tenant="a")
@@ -250,7 +252,7 @@ async def test_who_works_for_one_tenant_is_told_of_its_gates_only(store: Store) 
 
 
 async def served(store: Store, claims: int, jobs: int, admits: Mapping[Gate, int] = NOBODY) -> Counter[str]:
-    """By tenant, how many jobs so many claims of one size got."""
+    """The number of jobs per tenant that a series of equal claims returned."""
     got: Counter[str] = Counter()
     worker = ContractWorker(store)
     for _ in range(claims):
@@ -261,13 +263,13 @@ async def served(store: Store, claims: int, jobs: int, admits: Mapping[Gate, int
 
 
 def fairness(service: Iterable[int]) -> float:
-    """Jain's index: one if everybody got the same, a tenth if one of ten got it all."""
+    """Jain's index: 1 if all tenants got the same, 0.1 if one of ten got everything."""
     got = list(service)
     return sum(got) ** 2 / (len(got) * sum(each**2 for each in got))
 
 
 async def with_one_loud_tenant(store: Store, needs: str = "") -> None:
-    """Nine tenants submit 20 jobs each, one submits 2,000 before them."""
+    """Nine tenants submit 20 jobs each, and one submits 2,000 before them."""
     await store.jobs.submit([new_job(n, tenant="loud", needs=needs) for n in range(2_000)])
     for tenant in range(9):
         first = 10_000 + 20 * tenant
@@ -275,7 +277,7 @@ async def with_one_loud_tenant(store: Store, needs: str = "") -> None:
 
 
 async def test_a_loud_tenant_gets_no_more_than_the_quiet_ones_job_by_job(store: Store) -> None:
-    """While everybody has work, a hundred times as many jobs must not mean a hundred times as much service."""
+    """While all tenants have work, a hundred times as many jobs must not mean a hundred times as much service."""
     await with_one_loud_tenant(store)
     got = await served(store, claims=150, jobs=1)
     assert len(got) == 10
@@ -283,7 +285,7 @@ async def test_a_loud_tenant_gets_no_more_than_the_quiet_ones_job_by_job(store: 
 
 
 async def test_a_loud_tenant_gets_no_more_than_the_quiet_ones_batch_by_batch(store: Store) -> None:
-    """The same for workers that take many at once, and a number that cannot be divided by ten."""
+    """The same must hold for workers that claim many at once, and for a number that ten does not divide."""
     await with_one_loud_tenant(store)
     got = await served(store, claims=22, jobs=7)
     assert len(got) == 10
@@ -291,7 +293,7 @@ async def test_a_loud_tenant_gets_no_more_than_the_quiet_ones_batch_by_batch(sto
 
 
 async def test_a_loud_tenant_gets_no_more_behind_gates(store: Store) -> None:
-    """Jobs that need a provider are most of the jobs."""
+    """Most jobs need a provider, so fairness must hold behind gates as well."""
     await with_one_loud_tenant(store, needs="maps")
     tenants = ["loud", *(f"quiet-{n}" for n in range(9))]
     got = await served(store, claims=22, jobs=7, admits={Gate("maps", tenant): 7 for tenant in tenants})
@@ -300,7 +302,7 @@ async def test_a_loud_tenant_gets_no_more_behind_gates(store: Store) -> None:
 
 
 async def test_a_heavier_tenant_is_served_more_often_job_by_job(store: Store) -> None:
-    """Weights 1 and 3 mean a quarter and three quarters."""
+    """Weights 1 and 3 must give a quarter and three quarters."""
     await store.tenants.set(Tenant(name="b", weight=3))
     await store.jobs.submit([new_job(2 * n + i, tenant=tenant) for n in range(100) for i, tenant in enumerate("ab")])
     got = await served(store, claims=80, jobs=1)
@@ -308,7 +310,7 @@ async def test_a_heavier_tenant_is_served_more_often_job_by_job(store: Store) ->
 
 
 async def test_a_heavier_tenant_gets_more_of_each_batch(store: Store) -> None:
-    """And what cannot be divided in one claim is made up for in the next."""
+    """A remainder that cannot be divided in one claim must be made up for in the next."""
     await store.tenants.set(Tenant(name="b", weight=3))
     await store.jobs.submit([new_job(2 * n + i, tenant=tenant) for n in range(300) for i, tenant in enumerate("ab")])
     got = await served(store, claims=30, jobs=10)
@@ -317,7 +319,7 @@ async def test_a_heavier_tenant_gets_more_of_each_batch(store: Store) -> None:
 
 
 async def test_a_new_weight_counts_from_the_next_claim_on(store: Store) -> None:
-    """Nobody restarts workers to help a customer."""
+    """A new weight must not need a restart of the workers."""
     await store.jobs.submit([new_job(2 * n + i, tenant=tenant) for n in range(200) for i, tenant in enumerate("ab")])
     assert await served(store, claims=10, jobs=2) == {"a": 10, "b": 10}
     await store.tenants.set(Tenant(name="a", weight=9))
@@ -327,7 +329,7 @@ async def test_a_new_weight_counts_from_the_next_claim_on(store: Store) -> None:
 
 
 async def test_a_tenant_that_comes_back_is_not_paid_for_its_absence(store: Store) -> None:
-    """It gets its share from now on; those who worked meanwhile must not stand still for it."""
+    """It must get its share from now on, and tenants that worked meanwhile must not be stopped for it."""
     await store.jobs.submit([new_job(1, tenant="away")])
     await store.jobs.submit([new_job(1_000 + n, tenant="here") for n in range(400)])
     await served(store, claims=200, jobs=1)
@@ -337,7 +339,7 @@ async def test_a_tenant_that_comes_back_is_not_paid_for_its_absence(store: Store
 
 
 async def test_tenants_that_come_back_together_start_alike(store: Store) -> None:
-    """When all work was done, nobody is left to say how far everybody was; it is remembered all the same."""
+    """After all work was done, no active lane defines the current position, so the store must remember it."""
     await store.jobs.submit([new_job(n, tenant="busy") for n in range(200)])
     await served(store, claims=200, jobs=1)
     await store.jobs.submit([new_job(1_000, tenant="new"), *(new_job(1_001 + n, tenant="new") for n in range(50))])
@@ -348,7 +350,7 @@ async def test_tenants_that_come_back_together_start_alike(store: Store) -> None
 
 
 async def test_jobs_that_come_one_by_one_have_no_privilege(store: Store) -> None:
-    """Who never has more than one job ready must not be first in line each time."""
+    """A tenant that never has more than one ready job must not be first every time."""
     await store.jobs.submit([new_job(10_000 + n, tenant="many") for n in range(100)])
     got: Counter[str] = Counter()
     for n in range(60):
@@ -358,7 +360,7 @@ async def test_jobs_that_come_one_by_one_have_no_privilege(store: Store) -> None
 
 
 async def test_a_lane_behind_a_closed_gate_saves_nothing_up(store: Store) -> None:
-    """When a provider is back after an hour, its jobs get their share, and not all the workers for an hour."""
+    """When a provider is back after an hour, its jobs must get their share, and not all workers for an hour."""
     maps = Gate("maps", "default")
     await store.jobs.submit([new_job(n, needs="maps") for n in range(300)])
     await store.jobs.submit([new_job(1_000 + n) for n in range(300)])

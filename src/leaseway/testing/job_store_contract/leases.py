@@ -1,4 +1,4 @@
-"""While a lease is held: renewing, checkpoints, reports, and knowing when to look again."""
+"""Held leases: renewal, checkpoints, progress reports, and the time of the next poll."""
 
 from leaseway.domain.exchange import RECLAIM_MAX, ProgressReport
 from leaseway.domain.ids import Token
@@ -25,7 +25,7 @@ GUESSED = Token("guessed")
 
 
 async def test_a_lease_taken_by_another_cannot_be_renewed(store: Store, clock: FakeClock) -> None:
-    """A frozen worker that wakes up must learn that it lost, and must not prolong the other's lease."""
+    """A frozen worker that continues must learn that it lost its lease, and must not extend the new owner's lease."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
     await ContractWorker(store, "other").claim_one()
@@ -36,7 +36,7 @@ async def test_a_lease_taken_by_another_cannot_be_renewed(store: Store, clock: F
 
 
 async def test_a_lapsed_lease_cannot_be_renewed(store: Store, clock: FakeClock) -> None:
-    """From its end on the job may be another's at any moment: the worker must stop now, not perhaps."""
+    """After its end the job may belong to another worker at any moment, so the worker must stop immediately."""
     lease = await leased_job(store)
     clock.advance_us(LEASE_US)
     before = await job_of(store)
@@ -45,7 +45,7 @@ async def test_a_lapsed_lease_cannot_be_renewed(store: Store, clock: FakeClock) 
 
 
 async def test_a_foreign_token_cannot_renew(store: Store, clock: FakeClock) -> None:
-    """Otherwise anybody who knows an id could keep a job from ever being taken back."""
+    """Otherwise any caller that knows an id could prevent a job from being reclaimed."""
     lease = await leased_job(store)
     before = await job_of(store)
     clock.advance(1)
@@ -54,7 +54,7 @@ async def test_a_foreign_token_cannot_renew(store: Store, clock: FakeClock) -> N
 
 
 async def test_a_settled_lease_cannot_be_renewed(store: Store) -> None:
-    """A heartbeat that crosses the settlement on its way must do no harm."""
+    """A renewal that crosses the settlement must not do harm."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(retry(lease))
     assert (await store.jobs.renew([held(lease)])).lost == (id_of(1),)
@@ -62,13 +62,13 @@ async def test_a_settled_lease_cannot_be_renewed(store: Store) -> None:
 
 
 async def test_a_lease_on_an_unknown_job_is_lost(store: Store) -> None:
-    """It was discarded, or never was."""
+    """The job was discarded or never existed."""
     lease = await leased_job(store)
     assert (await store.jobs.renew([held(lease, id=id_of(9))])).lost == (id_of(9),)
 
 
 async def test_a_lease_is_renewed_from_now(store: Store, clock: FakeClock) -> None:
-    """Counted from its old end, a busy heartbeat would push the end away for hours after a crash."""
+    """Counted from the old end, frequent renewals would move the end hours into the future."""
     lease = await leased_job(store)
     clock.advance(1)
     await store.jobs.renew([held(lease), held(lease)])
@@ -76,14 +76,14 @@ async def test_a_lease_is_renewed_from_now(store: Store, clock: FakeClock) -> No
 
 
 async def test_a_lease_is_renewed_for_as_long_as_the_worker_says(store: Store, clock: FakeClock) -> None:
-    """The length is the worker's to choose at each heartbeat."""
+    """The worker chooses the length at each renewal."""
     lease = await leased_job(store)
     await store.jobs.renew([held(lease, lease_us=MINUTE_US)])
     assert (await job_of(store)).lease_until == clock.now_us() + MINUTE_US
 
 
 async def test_renewing_many_tells_the_lost_and_the_cancelled_apart(store: Store) -> None:
-    """One heartbeat speaks for all jobs of a worker, and answers in their order."""
+    """One renewal covers all jobs of a worker, and the reply must keep their order."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
     worker = ContractWorker(store)
     one, two, three, four, five = await worker.claim(5)
@@ -96,7 +96,7 @@ async def test_renewing_many_tells_the_lost_and_the_cancelled_apart(store: Store
 
 
 async def test_a_lost_lease_is_told_apart_from_a_new_one_on_the_same_job(store: Store, clock: FakeClock) -> None:
-    """A worker woke up, claimed again what it had lost, and its old handler still runs: only that one must stop."""
+    """A worker reclaimed a job that it had lost while its old handler still runs: only the old handler must stop."""
     old = await leased_job(store)
     clock.advance_us(LEASE_US)
     new = await ContractWorker(store).claim_one()
@@ -108,13 +108,13 @@ async def test_a_lost_lease_is_told_apart_from_a_new_one_on_the_same_job(store: 
 
 
 async def test_renewing_nothing_is_no_error(store: Store) -> None:
-    """A worker without jobs has a heartbeat too."""
+    """A worker without jobs sends renewals, too."""
     answer = await store.jobs.renew([])
     assert (answer.lost, answer.cancelled) == ((), ())
 
 
 async def test_a_late_worker_cannot_move_the_cursor(store: Store, clock: FakeClock) -> None:
-    """It would send the job's new holder back, or past pages that nobody has read."""
+    """It would move the new holder back, or past pages that were never read."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
     await ContractWorker(store, "other").claim_one()
@@ -124,7 +124,7 @@ async def test_a_late_worker_cannot_move_the_cursor(store: Store, clock: FakeClo
 
 
 async def test_a_lapsed_lease_cannot_move_the_cursor(store: Store, clock: FakeClock) -> None:
-    """A handler learns by its checkpoint that it must stop, before another one starts."""
+    """The checkpoint tells the handler that it must stop before another one starts."""
     lease = await leased_job(store)
     clock.advance_us(LEASE_US)
     assert await store.jobs.checkpoint(lease.id, lease.token, '{"page":2}') is False
@@ -132,7 +132,7 @@ async def test_a_lapsed_lease_cannot_move_the_cursor(store: Store, clock: FakeCl
 
 
 async def test_a_foreign_token_cannot_move_the_cursor(store: Store) -> None:
-    """Neither can one for a job that nobody holds, or that nobody knows."""
+    """The same holds for a job without a lease and for an unknown job."""
     lease = await leased_job(store)
     assert await store.jobs.checkpoint(lease.id, GUESSED, "1") is False
     assert await store.jobs.checkpoint(id_of(9), lease.token, "1") is False
@@ -142,7 +142,7 @@ async def test_a_foreign_token_cannot_move_the_cursor(store: Store) -> None:
 
 
 async def test_a_cursor_survives_the_attempt(store: Store, clock: FakeClock) -> None:
-    """An import goes on at the last committed page, not at the first."""
+    """An import must continue at the last committed page, not at the first."""
     lease = await leased_job(store, cursor='{"page":1}')
     clock.advance_us(LEASE_US - 1)
     assert await store.jobs.checkpoint(lease.id, lease.token, '{"page":2}') is True
@@ -152,7 +152,7 @@ async def test_a_cursor_survives_the_attempt(store: Store, clock: FakeClock) -> 
 
 
 async def test_reports_of_lost_leases_are_dropped(store: Store, clock: FakeClock) -> None:
-    """Progress that jumps back and forth between two workers is worse than none."""
+    """Progress that alternates between two workers would mislead the user."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
     current = await ContractWorker(store, "other").claim_one()
@@ -177,7 +177,7 @@ async def test_a_report_is_stored_and_the_newest_counts(store: Store) -> None:
 
 
 async def test_an_empty_store_has_nothing_to_wait_for(store: Store) -> None:
-    """Nothing is planned; only a submission can change that."""
+    """Nothing is scheduled; only a submission can change that."""
     assert await store.jobs.wait_us(QUEUES) is None
 
 
@@ -189,14 +189,14 @@ async def test_finished_jobs_are_nothing_to_wait_for(store: Store) -> None:
 
 
 async def test_ready_work_is_not_waited_for(store: Store) -> None:
-    """Zero: ask now."""
+    """Zero means to poll now."""
     await store.jobs.submit([new_job(1), new_job(2, delay_us=HOUR_US)])
     assert await store.jobs.wait_us(QUEUES) == 0
     assert await store.jobs.wait_us(["elsewhere", *QUEUES]) == 0
 
 
 async def test_ready_work_of_other_queues_is_nothing_to_us(store: Store) -> None:
-    """A worker that cannot serve a queue must not spin because that queue is full."""
+    """A worker that cannot serve a queue must not poll in a tight loop because that queue is full."""
     await store.jobs.submit([new_job(1, queue="elsewhere")])
     assert await store.jobs.wait_us(QUEUES) is None
     await store.jobs.submit([new_job(2, delay_us=MINUTE_US)])
@@ -204,7 +204,7 @@ async def test_ready_work_of_other_queues_is_nothing_to_us(store: Store) -> None
 
 
 async def test_the_next_job_or_the_next_expiry_ends_the_wait(store: Store, clock: FakeClock) -> None:
-    """Whichever comes first; a time that has passed means now, not the past."""
+    """The earlier of the two counts; an instant in the past means now."""
     await store.jobs.submit([new_job(1, delay_us=MINUTE_US), new_job(2)])
     assert await store.jobs.wait_us(QUEUES) == 0
     await ContractWorker(store).claim_one()
@@ -216,14 +216,14 @@ async def test_the_next_job_or_the_next_expiry_ends_the_wait(store: Store, clock
 
 
 async def test_somebody_else_s_expiry_ends_the_wait_too(store: Store) -> None:
-    """Taking back is everybody's duty: the workers of that queue may all be dead."""
+    """Every worker must reclaim expired leases, because the workers of that queue may all be dead."""
     await store.jobs.submit([new_job(1, queue="elsewhere")])
     await ContractWorker(store).claim(1, ("elsewhere",))
     assert await store.jobs.wait_us(QUEUES) == LEASE_US
 
 
 async def test_a_lease_lasts_exactly_as_long_as_promised(store: Store, clock: FakeClock) -> None:
-    """One microsecond early, and two workers run the same job."""
+    """If it ended one microsecond early, two workers could run the same job."""
     await leased_job(store)
     clock.advance_us(LEASE_US - 1)
     assert await ContractWorker(store, "other").claim() == ()
@@ -233,7 +233,7 @@ async def test_a_lease_lasts_exactly_as_long_as_promised(store: Store, clock: Fa
 
 
 async def test_the_last_attempt_that_expires_fails_the_job(store: Store, clock: FakeClock) -> None:
-    """A job that kills every worker must end in the dead letter, where a person finds it."""
+    """A job that crashes every worker must become a dead letter, where an operator finds it."""
     await leased_job(store, attempts_max=1)
     clock.advance_us(LEASE_US)
     await ContractWorker(store, "other").settle()
@@ -245,7 +245,7 @@ async def test_the_last_attempt_that_expires_fails_the_job(store: Store, clock: 
 
 
 async def test_an_expired_job_to_be_cancelled_is_cancelled(store: Store, clock: FakeClock) -> None:
-    """Its worker died before it could obey; the wish stands, and nothing went wrong with the job."""
+    """Its worker crashed before it could stop; the cancellation still applies, and the job has not failed."""
     await leased_job(store)
     await store.operations.cancel(id_of(1))
     clock.advance_us(LEASE_US)
@@ -257,7 +257,7 @@ async def test_an_expired_job_to_be_cancelled_is_cancelled(store: Store, clock: 
 
 
 async def test_an_expired_lease_is_remembered_as_an_error(store: Store, clock: FakeClock) -> None:
-    """Without it, a person sees two attempts and no reason."""
+    """Without the error, a user would see two attempts and no reason."""
     await leased_job(store)
     clock.advance_us(LEASE_US)
     await ContractWorker(store, "other").settle()
@@ -274,7 +274,7 @@ async def test_an_expired_lease_is_remembered_as_an_error(store: Store, clock: F
 
 
 async def test_a_job_taken_back_keeps_its_turn_and_its_place(store: Store, clock: FakeClock) -> None:
-    """It waited once; the cursor it stored and the progress it reported still hold."""
+    """The job has waited once already; its cursor and its progress must be kept."""
     lease = await leased_job(store)
     run_at = (await job_of(store)).run_at
     await store.jobs.checkpoint(lease.id, lease.token, '{"page":7}')
@@ -286,7 +286,9 @@ async def test_a_job_taken_back_keeps_its_turn_and_its_place(store: Store, clock
 
 
 async def test_any_exchange_takes_back_what_expired(store: Store, clock: FakeClock) -> None:
-    """Also one that wants nothing, or other queues: the only worker of a queue may be the one that died."""
+    """This includes an exchange without a claim or for other queues, because the only worker of a queue may have
+    crashed.
+    """
     await leased_job(store)
     clock.advance_us(LEASE_US)
     worker = ContractWorker(store, "other")
@@ -295,7 +297,7 @@ async def test_any_exchange_takes_back_what_expired(store: Store, clock: FakeClo
 
 
 async def test_reading_takes_nothing_back(store: Store, clock: FakeClock) -> None:
-    """Reading changes nothing, and an observer must not take a job from a worker that is merely late."""
+    """An observer must not take a job from a worker that is merely late."""
     await leased_job(store)
     clock.advance_us(HOUR_US)
     assert (await job_of(store)).state is State.LEASED
@@ -303,7 +305,7 @@ async def test_reading_takes_nothing_back(store: Store, clock: FakeClock) -> Non
 
 
 async def test_taking_back_is_bounded_and_starts_with_the_oldest(store: Store, clock: FakeClock) -> None:
-    """After a power cut one exchange must not carry the whole fleet's leases."""
+    """After a power failure, one exchange must not process the leases of the whole fleet."""
     await store.jobs.submit([new_job(number) for number in range(RECLAIM_MAX + 1)])
     await ContractWorker(store).claim(1)
     clock.advance(1)
@@ -319,7 +321,7 @@ async def test_taking_back_is_bounded_and_starts_with_the_oldest(store: Store, c
 
 
 async def test_only_what_expired_is_taken_back(store: Store, clock: FakeClock) -> None:
-    """Each kind of job has its own length of lease."""
+    """Each kind of job has its own lease length."""
     await store.jobs.submit([new_job(1, lease_us=MINUTE_US), new_job(2)])
     await ContractWorker(store).claim(2)
     clock.advance_us(LEASE_US)
@@ -329,7 +331,7 @@ async def test_only_what_expired_is_taken_back(store: Store, clock: FakeClock) -
 
 
 async def test_a_settlement_comes_before_taking_back(store: Store, clock: FakeClock) -> None:
-    """A worker that is late by a moment brings its result in the very exchange that would take the job."""
+    """A worker that is slightly late may send its result in the very exchange that would reclaim the job."""
     lease = await leased_job(store)
     clock.advance_us(LEASE_US)
     worker = ContractWorker(store)
@@ -339,7 +341,7 @@ async def test_a_settlement_comes_before_taking_back(store: Store, clock: FakeCl
 
 
 async def test_an_attempt_spent_in_silence_counts(store: Store, clock: FakeClock) -> None:
-    """Two deaths and one failure are three attempts."""
+    """Two crashes and one failure are three attempts."""
     await store.jobs.submit([new_job(1, attempts_max=3)])
     for _ in range(2):
         await ContractWorker(store).claim_one()
@@ -352,7 +354,7 @@ async def test_an_attempt_spent_in_silence_counts(store: Store, clock: FakeClock
 
 
 async def test_a_renewed_lease_is_not_taken_back(store: Store, clock: FakeClock) -> None:
-    """The heartbeat is what keeps a long job alive."""
+    """Renewal is what keeps a long job alive."""
     lease = await leased_job(store)
     for _ in range(5):
         clock.advance_us(LEASE_US - 1)

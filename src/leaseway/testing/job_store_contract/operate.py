@@ -1,4 +1,4 @@
-"""What people do with jobs: cancel, replay, discard, prune. Each is bounded, and none surprises a worker."""
+"""Commands of operators: cancel, retry, discard, prune. Each is bounded, and workers learn of it."""
 
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import CancelResult, JobFilter
@@ -36,12 +36,12 @@ async def finished(store: Store, *numbers: int, **options: object) -> None:
 
 
 async def test_cancelling_an_unknown_job_says_so(store: Store) -> None:
-    """A mistyped id must not look like a success."""
+    """A mistyped id must not look like success."""
     assert await store.operations.cancel(JobId("nothing")) is CancelResult.UNKNOWN
 
 
 async def test_a_finished_job_cannot_be_cancelled(store: Store) -> None:
-    """What happened has happened; the record must not say otherwise."""
+    """The record must not contradict what happened."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(done(lease))
     before = await job_of(store)
@@ -50,7 +50,7 @@ async def test_a_finished_job_cannot_be_cancelled(store: Store) -> None:
 
 
 async def test_a_pending_job_is_cancelled_at_once(store: Store, clock: FakeClock) -> None:
-    """Ready or scheduled, it will not run."""
+    """A ready or scheduled job must never run after its cancellation."""
     await store.jobs.submit([new_job(1), new_job(2, delay_us=MINUTE_US)])
     clock.advance(1)
     assert await store.operations.cancel(id_of(1)) is CancelResult.CANCELLED
@@ -63,7 +63,7 @@ async def test_a_pending_job_is_cancelled_at_once(store: Store, clock: FakeClock
 
 
 async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
-    """Nobody can stop a handler from outside: the wish is stored, and the lease stays."""
+    """A handler cannot be stopped from outside: the request is stored, and the lease stays."""
     lease = await leased_job(store)
     before = await job_of(store)
     assert await store.operations.cancel(id_of(1)) is CancelResult.REQUESTED
@@ -74,11 +74,11 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
     assert (await ContractWorker(store).settle(cancelled(lease))).lost == ()
 
 
-# -- replay -------------------------------------------------------------------------------------------------
+# -- retry ----------------------------------------------------------------------------------------------------------
 
 
 async def test_only_failed_and_cancelled_jobs_are_replayed(store: Store) -> None:
-    """Running what is done again would be the very duplicate that everything here prevents."""
+    """Running a done job again would be exactly the duplicate that leases prevent."""
     await store.jobs.submit([new_job(number) for number in range(1, 6)])
     worker = ContractWorker(store)
     one, two, _three = await worker.claim(3)
@@ -89,7 +89,7 @@ async def test_only_failed_and_cancelled_jobs_are_replayed(store: Store) -> None
 
 
 async def test_a_replayed_job_starts_with_fresh_attempts(store: Store, clock: FakeClock) -> None:
-    """All of them, from now, and with its old cursor: it goes on where it stopped."""
+    """The job must get all its attempts from now on and keep its cursor."""
     lease = await leased_job(store, attempts_max=1)
     await store.jobs.checkpoint(lease.id, lease.token, '{"page":7}')
     await ContractWorker(store).settle(failed(lease))
@@ -103,7 +103,7 @@ async def test_a_replayed_job_starts_with_fresh_attempts(store: Store, clock: Fa
 
 
 async def test_a_replayed_job_keeps_its_errors(store: Store) -> None:
-    """Why it failed the first time is what one wants to read when it fails again."""
+    """The first error is needed when the job fails again."""
     await finished(store, 1)
     await store.operations.retry(ALL, 1)
     assert (await job_of(store)).last_error_code == "broken"
@@ -111,7 +111,7 @@ async def test_a_replayed_job_keeps_its_errors(store: Store) -> None:
 
 
 async def test_a_wish_to_cancel_does_not_survive_the_replay(store: Store, clock: FakeClock) -> None:
-    """The person who replays it wants it to run."""
+    """An operator who retries the job wants it to run."""
     lease = await leased_job(store)
     await store.operations.cancel(id_of(1))
     await ContractWorker(store).settle(cancelled(lease))
@@ -123,7 +123,7 @@ async def test_a_wish_to_cancel_does_not_survive_the_replay(store: Store, clock:
 
 
 async def test_a_worker_of_the_first_life_cannot_settle_the_second(store: Store) -> None:
-    """Its repeated settlement belongs to a life that is over: told "accepted", it would be a lie."""
+    """The repeated settlement belongs to an earlier delivery, so "accepted" would be wrong."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(failed(lease))
     await store.operations.retry(ALL, 1)
@@ -132,7 +132,7 @@ async def test_a_worker_of_the_first_life_cannot_settle_the_second(store: Store)
 
 
 async def test_replaying_is_bounded_and_in_order_of_submission(store: Store) -> None:
-    """A dead letter of a million jobs is replayed in steps that a person can watch."""
+    """A million dead letters must be retried in steps that an operator can watch."""
     await finished(store, 9, 7, 8)
     assert await store.operations.retry(ALL, 0) == []
     assert await store.operations.retry(ALL, -1) == []
@@ -171,7 +171,7 @@ async def test_a_filter_that_matches_nothing_replays_nothing(store: Store) -> No
 
 
 async def test_unfinished_jobs_are_never_discarded(store: Store) -> None:
-    """Whatever the filter says: no accepted submission is lost."""
+    """Whatever the filter contains, no accepted submission may be lost."""
     await store.jobs.submit([new_job(1), new_job(2), new_job(3, delay_us=MINUTE_US)])
     await ContractWorker(store).claim()
     assert await store.operations.discard(ALL, 10) == []
@@ -181,7 +181,7 @@ async def test_unfinished_jobs_are_never_discarded(store: Store) -> None:
 
 
 async def test_a_discarded_job_is_gone_with_its_errors(store: Store) -> None:
-    """What a person deletes, perhaps because the law says so, must not stay in another table."""
+    """Data that is deleted, perhaps for legal reasons, must not stay in another table."""
     await finished(store, 1)
     assert await store.operations.discard(ALL, 10) == [id_of(1)]
     assert await store.reads.job(id_of(1)) is None
@@ -190,7 +190,7 @@ async def test_a_discarded_job_is_gone_with_its_errors(store: Store) -> None:
 
 
 async def test_an_id_used_again_after_discarding_is_a_new_job(store: Store) -> None:
-    """Nothing of the old life may shine through."""
+    """No part of the old record may remain visible."""
     await finished(store, 1)
     await store.operations.discard(ALL, 10)
     await store.jobs.submit([new_job(1)])
@@ -200,7 +200,7 @@ async def test_an_id_used_again_after_discarding_is_a_new_job(store: Store) -> N
 
 
 async def test_discarding_is_bounded_and_in_order_of_submission(store: Store) -> None:
-    """As with replaying: in steps."""
+    """Like retrying, it must work in steps."""
     await finished(store, 9, 7, 8)
     assert await store.operations.discard(ALL, 0) == []
     assert await store.operations.discard(ALL, -1) == []
@@ -209,7 +209,7 @@ async def test_discarding_is_bounded_and_in_order_of_submission(store: Store) ->
 
 
 async def test_done_failed_and_cancelled_jobs_can_be_discarded(store: Store) -> None:
-    """All that is final, and the counters fall with them."""
+    """All final states can be discarded, and the counters must decrease with them."""
     await store.jobs.submit([new_job(number) for number in range(1, 5)])
     worker = ContractWorker(store)
     one, two = await worker.claim(2)
@@ -220,7 +220,7 @@ async def test_done_failed_and_cancelled_jobs_can_be_discarded(store: Store) -> 
 
 
 async def test_pruning_keeps_what_is_young_enough(store: Store, clock: FakeClock) -> None:
-    """History is kept as long as promised, counted from the end of the job."""
+    """History must be kept for the promised time, counted from the end of the job."""
     await store.jobs.submit([new_job(1), new_job(2)])
     await store.operations.cancel(id_of(1))
     clock.advance_us(1)
@@ -232,7 +232,7 @@ async def test_pruning_keeps_what_is_young_enough(store: Store, clock: FakeClock
 
 
 async def test_pruning_is_bounded_and_starts_with_the_oldest(store: Store, clock: FakeClock) -> None:
-    """One sweep must not hold the store for minutes."""
+    """One prune must not block the store for minutes."""
     await store.jobs.submit([new_job(number) for number in (1, 2, 3, 4)])
     for number in (4, 1, 3):
         await store.operations.cancel(id_of(number))
@@ -244,7 +244,7 @@ async def test_pruning_is_bounded_and_starts_with_the_oldest(store: Store, clock
 
 
 async def test_pruned_jobs_are_gone_with_their_errors(store: Store, clock: FakeClock) -> None:
-    """Errors without a job would stay for ever."""
+    """Errors without a job would stay forever."""
     await finished(store, 1)
     clock.advance(1)
     assert await store.operations.prune(0, 10) == 1
@@ -253,7 +253,7 @@ async def test_pruned_jobs_are_gone_with_their_errors(store: Store, clock: FakeC
 
 
 async def test_pruning_forgets_no_living_key(store: Store, clock: FakeClock) -> None:
-    """Expired keys go, bounded as jobs are; a key that is forgotten early lets a duplicate in."""
+    """Expired keys are deleted in bounded steps, like jobs; a key that is deleted early would admit a duplicate."""
     await store.jobs.submit([keyed_job(1, key="short", key_keep_us=MINUTE_US), keyed_job(2, key="long")])
     clock.advance_us(MINUTE_US)
     await store.operations.prune(0, 10)
@@ -263,7 +263,7 @@ async def test_pruning_forgets_no_living_key(store: Store, clock: FakeClock) -> 
 
 
 async def test_a_lease_that_ends_after_pruning_is_lost(store: Store, clock: FakeClock) -> None:
-    """The slowest worker of all comes back for a job that nobody remembers."""
+    """A very late worker settles a job whose record is gone."""
     lease = await leased_job(store, attempts_max=1)
     clock.advance_us(LEASE_US)
     await ContractWorker(store, "other").settle()

@@ -1,4 +1,4 @@
-"""Settling: one accepted result per job. Whoever comes late is told so, and leaves no trace."""
+"""Settlement: one accepted result per job. A late settlement is refused and leaves no trace."""
 
 from leaseway.domain.exchange import ERRORS_MAX
 from leaseway.domain.ids import Token
@@ -40,7 +40,7 @@ async def test_a_late_worker_cannot_settle_a_reclaimed_job(store: Store, clock: 
 
 
 async def test_a_late_worker_cannot_settle_a_job_that_waits_again(store: Store, clock: FakeClock) -> None:
-    """A job that was taken back and that nobody holds has no token at all: that must match nothing."""
+    """A reclaimed job without a holder has no token at all, which must not match anything."""
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
     await ContractWorker(store, "other").settle()
@@ -51,7 +51,7 @@ async def test_a_late_worker_cannot_settle_a_job_that_waits_again(store: Store, 
 
 
 async def test_a_foreign_token_is_refused(store: Store) -> None:
-    """The id is in every log; only the token proves who holds the job."""
+    """Ids appear in every log; only the token proves the lease."""
     lease = await leased_job(store)
     before = await job_of(store)
     answer = await ContractWorker(store).settle(done(lease, token=Token("guessed")))
@@ -68,13 +68,15 @@ async def test_a_token_counts_only_for_its_own_job(store: Store) -> None:
 
 
 async def test_settling_a_job_that_nobody_knows_is_lost(store: Store) -> None:
-    """It was discarded meanwhile, or the store is another one: the worker must be told, not crash."""
+    """The job was discarded meanwhile, or the store is another one: the worker must get a result instead of an
+    error.
+    """
     lease = await leased_job(store)
     assert (await ContractWorker(store).settle(done(lease, id=id_of(99)))).lost == (id_of(99),)
 
 
 async def test_lost_settlements_do_not_stop_the_others(store: Store) -> None:
-    """One late job must not cost a worker the results of all the others, and the order tells which were lost."""
+    """One late job must not cost a worker all other results, and the order must show which ones were lost."""
     await store.jobs.submit([new_job(number) for number in range(1, 5)])
     worker = ContractWorker(store)
     one, two, three, four = await worker.claim(4)
@@ -85,7 +87,7 @@ async def test_lost_settlements_do_not_stop_the_others(store: Store) -> None:
 
 
 async def test_a_lost_result_does_not_hide_behind_the_new_one(store: Store, clock: FakeClock) -> None:
-    """A worker claimed again what it had lost: two handlers, two results, one of them too late."""
+    """A worker reclaimed a job that it had lost: there are two handlers and two results, and one of them is late."""
     old = await leased_job(store)
     clock.advance_us(LEASE_US)
     new = await ContractWorker(store).claim_one()
@@ -96,7 +98,7 @@ async def test_a_lost_result_does_not_hide_behind_the_new_one(store: Store, cloc
 
 
 async def test_a_refused_settlement_leaves_no_children_and_no_errors(store: Store) -> None:
-    """The children of a result that does not count would be work that nobody asked for."""
+    """The children of a refused result would be jobs that no accepted result submitted."""
     lease = await leased_job(store)
     refused = failed(lease, token=Token("guessed"), children=(new_job(2),), progress="half")
     await ContractWorker(store).settle(refused)
@@ -106,7 +108,7 @@ async def test_a_refused_settlement_leaves_no_children_and_no_errors(store: Stor
 
 
 async def test_a_settlement_sent_again_is_accepted_and_writes_nothing(store: Store, clock: FakeClock) -> None:
-    """The reply was lost: a worker that is told "lost" would report a failure that did not happen."""
+    """The reply was lost; a worker that gets "lost" would report a failure that did not happen."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(done(lease))
     before = await job_of(store)
@@ -117,7 +119,7 @@ async def test_a_settlement_sent_again_is_accepted_and_writes_nothing(store: Sto
 
 
 async def test_a_settlement_sent_again_submits_its_children_once(store: Store) -> None:
-    """Children are part of the result, and the result counts once, also when a child is gone meanwhile."""
+    """Children are part of the result, which counts once, even if a child was deleted meanwhile."""
     lease = await leased_job(store)
     settlement = done(lease, children=(new_job(2),))
     await ContractWorker(store).settle(settlement)
@@ -128,7 +130,7 @@ async def test_a_settlement_sent_again_submits_its_children_once(store: Store) -
 
 
 async def test_a_failure_sent_again_is_remembered_once(store: Store) -> None:
-    """A list of errors with repetitions in it misleads the person who reads it."""
+    """Repeated errors in the list would mislead the reader."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(retry(lease, delay_us=MINUTE_US))
     assert (await ContractWorker(store).settle(retry(lease, delay_us=MINUTE_US))).lost == ()
@@ -146,7 +148,7 @@ async def test_a_settlement_twice_in_one_exchange_counts_once(store: Store) -> N
 
 
 async def test_a_settlement_sent_again_does_not_disturb_the_next_lease(store: Store) -> None:
-    """The job went back, another worker has it now, and then the first settlement arrives once more."""
+    """The job was released, another worker holds it now, and then the first settlement arrives again."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(retry(lease))
     await ContractWorker(store, "next").claim_one()
@@ -156,7 +158,7 @@ async def test_a_settlement_sent_again_does_not_disturb_the_next_lease(store: St
 
 
 async def test_a_lapsed_lease_does_not_make_an_accepted_settlement_lost(store: Store, clock: FakeClock) -> None:
-    """The next holder died without settling: the last accepted settlement is still the first one's."""
+    """The next holder crashed without settling, so the last accepted settlement is still the first one."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(retry(lease))
     await ContractWorker(store, "next").claim_one()
@@ -166,7 +168,7 @@ async def test_a_lapsed_lease_does_not_make_an_accepted_settlement_lost(store: S
 
 
 async def test_only_the_last_accepted_settlement_is_known_again(store: Store) -> None:
-    """Memory is bounded to one token: an older one is refused, which is safe, if not kind."""
+    """Only one token is stored per job: an older one is refused, which is safe."""
     first = await leased_job(store)
     await ContractWorker(store).settle(retry(first))
     second = await ContractWorker(store, "next").claim_one()
@@ -175,7 +177,7 @@ async def test_only_the_last_accepted_settlement_is_known_again(store: Store) ->
 
 
 async def test_a_late_worker_whom_nobody_overtook_is_accepted(store: Store, clock: FakeClock) -> None:
-    """The work is done and nobody else has begun it: doing it again would help nobody."""
+    """The work is done and no other worker has started it, so doing it again would be a waste."""
     lease = await leased_job(store)
     clock.advance_us(HOUR_US)
     assert (await ContractWorker(store).settle(done(lease))).lost == ()
@@ -184,7 +186,7 @@ async def test_a_late_worker_whom_nobody_overtook_is_accepted(store: Store, cloc
 
 
 async def test_a_done_job_keeps_its_result_and_frees_its_lease(store: Store, clock: FakeClock) -> None:
-    """What a person reads of a finished job: when, with which result, and that nobody holds it any more."""
+    """The record must show the end, the result, and that the lease is gone."""
     lease = await leased_job(store)
     clock.advance(3)
     await ContractWorker(store).settle(done(lease, progress="all"))
@@ -196,7 +198,7 @@ async def test_a_done_job_keeps_its_result_and_frees_its_lease(store: Store, clo
 
 
 async def test_a_failed_job_says_why(store: Store, clock: FakeClock) -> None:
-    """The dead letter is read by a person, who needs code, message, place and time."""
+    """An operator reads the dead letter and needs code, message, traceback and time."""
     lease = await leased_job(store)
     clock.advance(3)
     await ContractWorker(store).settle(failed(lease))
@@ -217,7 +219,7 @@ async def test_a_failed_job_says_why(store: Store, clock: FakeClock) -> None:
 
 
 async def test_a_retry_waits_by_the_clock_of_the_store(store: Store, clock: FakeClock) -> None:
-    """Workers pass durations, because their clocks differ."""
+    """Workers send durations, because their clocks differ."""
     lease = await leased_job(store)
     clock.advance(3)
     await ContractWorker(store).settle(retry(lease, delay_us=MINUTE_US))
@@ -232,7 +234,7 @@ async def test_a_retry_waits_by_the_clock_of_the_store(store: Store, clock: Fake
 
 
 async def test_a_snoozed_job_gets_its_attempt_back(store: Store, clock: FakeClock) -> None:
-    """Waiting for a limit is not the job's failure; a hundred times is not a reason to give up."""
+    """Waiting for a limit is not the job's failure, however often it happens."""
     lease = await leased_job(store, attempts_max=1)
     run_at = clock.now_us() + MINUTE_US
     await ContractWorker(store).settle(snooze(lease, run_at=run_at, delay_us=HOUR_US))
@@ -242,7 +244,7 @@ async def test_a_snoozed_job_gets_its_attempt_back(store: Store, clock: FakeCloc
 
 
 async def test_the_fence_never_falls(store: Store) -> None:
-    """Outside systems compare fences: an attempt that was given back must not let an old writer look new."""
+    """External systems compare fences: a returned attempt must not let an old writer look new."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(snooze(lease))
     again = await ContractWorker(store, "next").claim_one()
@@ -250,7 +252,7 @@ async def test_the_fence_never_falls(store: Store) -> None:
 
 
 async def test_a_failure_is_remembered_with_the_attempt_it_had(store: Store) -> None:
-    """The record says which delivery failed, also when that delivery does not count."""
+    """The record must show which delivery failed, even if that delivery does not count as an attempt."""
     lease = await leased_job(store)
     await ContractWorker(store).settle(snooze(lease, failure=BROKEN))
     assert [error.attempt for error in await store.reads.errors(id_of(1))] == [1]
@@ -258,7 +260,7 @@ async def test_a_failure_is_remembered_with_the_attempt_it_had(store: Store) -> 
 
 
 async def test_errors_are_kept_in_order_and_bounded(store: Store) -> None:
-    """A job that fails for weeks must not fill the disk; the newest failures are the ones to read."""
+    """A job that fails for weeks must not fill the disk; the newest failures are the useful ones."""
     await store.jobs.submit([new_job(1, attempts_max=100)])
     worker = ContractWorker(store)
     for _ in range(ERRORS_MAX + 3):
@@ -268,7 +270,7 @@ async def test_errors_are_kept_in_order_and_bounded(store: Store) -> None:
 
 
 async def test_several_failures_in_one_exchange_stay_apart(store: Store) -> None:
-    """Batches are written together; each job keeps its own errors, and only those."""
+    """Batches are written together, and each job must keep its own errors only."""
     await store.jobs.submit([new_job(1), new_job(2), new_job(3)])
     worker = ContractWorker(store)
     one, two, three = await worker.claim(3)
@@ -279,7 +281,7 @@ async def test_several_failures_in_one_exchange_stay_apart(store: Store) -> None
 
 
 async def test_a_success_does_not_hide_earlier_failures(store: Store) -> None:
-    """That a job needed three attempts is what its owner wants to know."""
+    """The owner of a job wants to know that it needed three attempts."""
     lease = await leased_job(store)
     worker = ContractWorker(store, "next")
     await worker.settle(retry(lease))
@@ -289,7 +291,7 @@ async def test_a_success_does_not_hide_earlier_failures(store: Store) -> None:
 
 
 async def test_progress_is_not_erased_by_a_settlement_without_any(store: Store) -> None:
-    """None means nothing new."""
+    """None means no new progress."""
     lease = await leased_job(store)
     worker = ContractWorker(store, "next")
     await worker.settle(retry(lease, progress="half"))
@@ -298,7 +300,7 @@ async def test_progress_is_not_erased_by_a_settlement_without_any(store: Store) 
 
 
 async def test_a_job_to_be_cancelled_is_not_made_pending(store: Store, clock: FakeClock) -> None:
-    """Whoever cancelled it must not see it run again because its worker happened to retry or snooze."""
+    """A cancelled job must not run again because its worker happened to retry or snooze it."""
     lease = await leased_job(store)
     await store.operations.cancel(id_of(1))
     clock.advance(1)
@@ -310,7 +312,7 @@ async def test_a_job_to_be_cancelled_is_not_made_pending(store: Store, clock: Fa
 
 
 async def test_a_job_to_be_cancelled_may_finish_first(store: Store) -> None:
-    """A result that exists is worth more than a wish that came too late."""
+    """An existing result is worth more than a late cancellation."""
     await store.jobs.submit([new_job(1), new_job(2)])
     worker = ContractWorker(store)
     one, two = await worker.claim(2)
@@ -321,7 +323,7 @@ async def test_a_job_to_be_cancelled_may_finish_first(store: Store) -> None:
 
 
 async def test_a_stopped_job_ends_as_cancelled(store: Store, clock: FakeClock) -> None:
-    """The handler obeyed: that is neither a success nor a failure."""
+    """The handler stopped as requested, which is neither success nor failure."""
     lease = await leased_job(store)
     await store.operations.cancel(id_of(1))
     await ContractWorker(store).settle(cancelled(lease))
@@ -330,7 +332,7 @@ async def test_a_stopped_job_ends_as_cancelled(store: Store, clock: FakeClock) -
 
 
 async def test_children_are_submitted_with_the_settlement(store: Store, clock: FakeClock) -> None:
-    """A parent that is done and children that were never stored would be lost work."""
+    """A parent that is done without its children stored would be lost work."""
     lease = await leased_job(store)
     clock.advance(1)
     children = (new_job(2, tenant="acme"), new_job(3, delay_us=MINUTE_US))
@@ -342,7 +344,7 @@ async def test_children_are_submitted_with_the_settlement(store: Store, clock: F
 
 
 async def test_children_may_be_claimed_by_the_same_exchange(store: Store) -> None:
-    """A chain of jobs should not wait for a poll between its links."""
+    """A chain of jobs must not wait for a poll between two jobs."""
     lease = await leased_job(store)
     worker = ContractWorker(store)
     answer = await worker.exchange(done(lease, children=(new_job(2),)), wants=worker.wants())
@@ -350,7 +352,9 @@ async def test_children_may_be_claimed_by_the_same_exchange(store: Store) -> Non
 
 
 async def test_a_child_with_a_known_key_is_not_stored(store: Store) -> None:
-    """Nobody is left to be told: the key protects, and the parent's result stands."""
+    """No caller is left to be told about the conflict: the key prevents the duplicate, and the parent's result
+    stands.
+    """
     await store.jobs.submit([keyed_job(9, tenant="acme", delay_us=MINUTE_US)])
     lease = await leased_job(store)
     children = (
@@ -365,7 +369,7 @@ async def test_a_child_with_a_known_key_is_not_stored(store: Store) -> None:
 
 
 async def test_a_child_that_is_known_is_not_stored_again(store: Store) -> None:
-    """A parent that was retried computes the same children again; those that exist must not start over."""
+    """A retried parent computes the same children again; the existing ones must not start over."""
     await store.jobs.submit([new_job(2, queue="elsewhere")])
     lease = await leased_job(store)
     await ContractWorker(store).settle(done(lease, children=(new_job(2, queue="elsewhere"), new_job(3))))

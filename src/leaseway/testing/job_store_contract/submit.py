@@ -1,4 +1,4 @@
-"""Submitting: nothing accepted is lost, nothing is stored twice, and a batch is stored whole or not at all."""
+"""Submission: no accepted job is lost, none is stored twice, and a batch is stored completely or not at all."""
 
 from leaseway.domain.exchange import HeldLease
 from leaseway.domain.ids import Token
@@ -26,7 +26,7 @@ from leaseway.testing.job_store_contract.fixtures import (
 
 
 async def test_a_key_with_other_arguments_is_refused_by_name(store: Store) -> None:
-    """Two different jobs under one key is a bug of the submitter, who must learn which key it was."""
+    """Two different jobs under one key are a defect of the submitter, which must learn the key."""
     await store.jobs.submit([keyed_job(1)])
     message = await conflict_of(store.jobs.submit([keyed_job(2, fingerprint="other")]))
     assert "key-1" in message
@@ -34,7 +34,7 @@ async def test_a_key_with_other_arguments_is_refused_by_name(store: Store) -> No
 
 
 async def test_one_conflict_stores_nothing_of_the_batch(store: Store) -> None:
-    """Half a batch cannot be repeated safely by someone who only saw an error."""
+    """A caller that only sees an error cannot safely repeat half a batch."""
     await store.jobs.submit([keyed_job(1)])
     batch = [new_job(2), keyed_job(3, key="key-2"), keyed_job(4, fingerprint="other"), new_job(5)]
     await conflict_of(store.jobs.submit(batch))
@@ -43,14 +43,14 @@ async def test_one_conflict_stores_nothing_of_the_batch(store: Store) -> None:
 
 
 async def test_a_refused_batch_does_not_take_its_keys(store: Store) -> None:
-    """A key of a job that was never stored must stay free, or its job can never be submitted."""
+    """The key of a job that was never stored must stay free, or its job could never be submitted."""
     await store.jobs.submit([keyed_job(1)])
     await conflict_of(store.jobs.submit([keyed_job(2, key="key-2"), keyed_job(3, fingerprint="other")]))
     assert await store.jobs.submit([keyed_job(4, key="key-2", fingerprint="new")]) == [Submitted(id_of(4))]
 
 
 async def test_a_refused_batch_opens_no_lane(store: Store) -> None:
-    """A lane without a job would stay in every list for ever."""
+    """A lane without a job would stay in every list forever."""
     await conflict_of(
         store.jobs.submit([keyed_job(1, tenant="acme"), keyed_job(2, tenant="acme", fingerprint="other")])
     )
@@ -58,20 +58,20 @@ async def test_a_refused_batch_opens_no_lane(store: Store) -> None:
 
 
 async def test_a_batch_that_conflicts_with_itself_is_refused(store: Store) -> None:
-    """Which of the two would win is chance; the submitter must decide."""
+    """The store must not choose one of the two; the submitter must decide."""
     await conflict_of(store.jobs.submit([keyed_job(1), keyed_job(2, fingerprint="other")]))
     assert await ids_in(store) == []
 
 
 async def test_the_same_key_twice_in_a_batch_is_one_job(store: Store) -> None:
-    """Whether duplicates arrive together or one after another must not matter."""
+    """It must not matter whether duplicates arrive together or one after another."""
     answers = await store.jobs.submit([keyed_job(1), keyed_job(2)])
     assert answers == [Submitted(id_of(1)), Submitted(id_of(1), replayed=True)]
     assert await ids_in(store) == [id_of(1)]
 
 
 async def test_a_repeated_key_names_the_first_job(store: Store) -> None:
-    """The point of a key: a client that lost its reply does not start the work again."""
+    """A client that lost the reply must not start the work again."""
     await store.jobs.submit([keyed_job(1)])
     assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
     assert await ids_in(store) == [id_of(1)]
@@ -92,7 +92,7 @@ async def test_tenants_do_not_see_the_keys_of_each_other(store: Store) -> None:
 
 
 async def test_a_key_counts_until_the_instant_it_expires(store: Store, clock: FakeClock) -> None:
-    """The submitter was promised this long, to the microsecond."""
+    """The retention is promised to the microsecond."""
     await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US - 1)
     assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
@@ -101,7 +101,7 @@ async def test_a_key_counts_until_the_instant_it_expires(store: Store, clock: Fa
 
 
 async def test_a_key_used_again_does_not_live_longer(store: Store, clock: FakeClock) -> None:
-    """Otherwise a client that repeats itself every minute would never get a new job."""
+    """Otherwise a client that repeats its request every minute would never get a new job."""
     await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US - 1)
     await store.jobs.submit([keyed_job(2)])
@@ -110,7 +110,7 @@ async def test_a_key_used_again_does_not_live_longer(store: Store, clock: FakeCl
 
 
 async def test_a_key_taken_after_expiry_protects_its_new_job(store: Store, clock: FakeClock) -> None:
-    """The row of the expired key is in the way; what replaces it must hold as long as the first did."""
+    """The row of the expired key still exists, and its replacement must last as long as the first did."""
     await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US)
     await store.jobs.submit([keyed_job(2, fingerprint="other")])
@@ -121,7 +121,7 @@ async def test_a_key_taken_after_expiry_protects_its_new_job(store: Store, clock
 
 
 async def test_a_key_outlives_its_finished_job(store: Store) -> None:
-    """A repetition that arrives after the work is done must not do the work again."""
+    """A repetition that arrives after the job is done must not run it again."""
     await store.jobs.submit([keyed_job(1)])
     worker = ContractWorker(store)
     await worker.settle(done(await worker.claim_one()))
@@ -129,7 +129,7 @@ async def test_a_key_outlives_its_finished_job(store: Store) -> None:
 
 
 async def test_a_key_outlives_the_discarded_job(store: Store) -> None:
-    """Deleting the record of a job is no reason to run it again."""
+    """Deleting the record of a job must not make it run again."""
     await store.jobs.submit([keyed_job(1)])
     await store.operations.cancel(id_of(1))
     await store.operations.discard(ALL, 10)
@@ -137,7 +137,7 @@ async def test_a_key_outlives_the_discarded_job(store: Store) -> None:
 
 
 async def test_a_key_outlives_the_pruned_job(store: Store) -> None:
-    """Keys and jobs are kept for different times, each as promised."""
+    """Keys and jobs have separate retention times."""
     await store.jobs.submit([keyed_job(1)])
     await store.operations.cancel(id_of(1))
     assert await store.operations.prune(0, 10) == 1
@@ -145,7 +145,7 @@ async def test_a_key_outlives_the_pruned_job(store: Store) -> None:
 
 
 async def test_a_submission_sent_again_is_stored_once(store: Store) -> None:
-    """The reply was lost, the client repeats: the answer is the first one, and so is the job."""
+    """The reply was lost and the client repeats the request: reply and job must be the first ones."""
     batch = [new_job(1), new_job(2, delay_us=MINUTE_US)]
     first = await store.jobs.submit(batch)
     assert await store.jobs.submit(batch) == first == [Submitted(id_of(1)), Submitted(id_of(2))]
@@ -153,7 +153,7 @@ async def test_a_submission_sent_again_is_stored_once(store: Store) -> None:
 
 
 async def test_a_known_id_changes_nothing_of_the_stored_job(store: Store, clock: FakeClock) -> None:
-    """A repetition that arrives late must not reset a job that has made progress since."""
+    """A late repetition must not reset a job that has made progress since."""
     await store.jobs.submit([new_job(1)])
     await ContractWorker(store).claim()
     before = await job_of(store)
@@ -163,7 +163,7 @@ async def test_a_known_id_changes_nothing_of_the_stored_job(store: Store, clock:
 
 
 async def test_a_known_id_and_new_ones_in_a_batch(store: Store) -> None:
-    """A batch may be sent again together with new jobs: only these are stored and counted."""
+    """A batch may be repeated together with new jobs: only the new ones are stored and counted."""
     await store.jobs.submit([new_job(1)])
     answers = await store.jobs.submit([new_job(1), new_job(2), new_job(3), new_job(2)])
     assert answers == [Submitted(id_of(number)) for number in (1, 2, 3, 2)]
@@ -179,14 +179,14 @@ async def test_a_submission_twice_in_one_batch_is_stored_once_not_never(store: S
 
 
 async def test_a_submission_with_a_key_sent_again_gets_the_first_answer(store: Store) -> None:
-    """`replayed` tells of somebody else's job; here it is our own."""
+    """`replayed` means that another job holds the key; here it is the same job."""
     assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
     assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
     assert await counts(store) == {"ready": 1}
 
 
 async def test_a_submission_sent_again_after_its_job_finished(store: Store) -> None:
-    """The slowest repetition of all: it must neither run the job again nor be surprised."""
+    """A very late repetition must neither run the job again nor get an error."""
     await store.jobs.submit([keyed_job(1)])
     worker = ContractWorker(store)
     await worker.settle(done(await worker.claim_one()))
@@ -195,8 +195,9 @@ async def test_a_submission_sent_again_after_its_job_finished(store: Store) -> N
 
 
 async def test_a_first_try_that_arrives_after_its_repetition_has_run(store: Store) -> None:
-    """It was stuck on its way for longer than its caller waited. One job alone and without a key may have a way of its
-    own into the store."""
+    """The request was delayed for longer than its caller waited. A single job without a key may use a separate code
+    path.
+    """
     job, worker = new_job(1), ContractWorker(store)
     await store.jobs.submit([job])
     await worker.settle(done(await worker.claim_one()))
@@ -206,7 +207,7 @@ async def test_a_first_try_that_arrives_after_its_repetition_has_run(store: Stor
 
 
 async def test_a_submission_sent_again_after_its_job_was_discarded(store: Store) -> None:
-    """The key still names this id, so the job is known, though its record is gone."""
+    """The key still names this id, so the job is known although its record is gone."""
     await store.jobs.submit([keyed_job(1)])
     await store.operations.cancel(id_of(1))
     await store.operations.discard(ALL, 10)
@@ -215,7 +216,7 @@ async def test_a_submission_sent_again_after_its_job_was_discarded(store: Store)
 
 
 async def test_a_submission_sent_again_after_its_key_went_to_another_job(store: Store, clock: FakeClock) -> None:
-    """The id alone says that it was stored before; the key, expired since, has no say in it."""
+    """The id alone shows that the job was stored before; the expired key must not matter."""
     await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US)
     await store.jobs.submit([keyed_job(2, fingerprint="other")])
@@ -225,7 +226,7 @@ async def test_a_submission_sent_again_after_its_key_went_to_another_job(store: 
 
 
 async def test_a_submission_sent_again_does_not_renew_its_expired_key(store: Store, clock: FakeClock) -> None:
-    """Nothing is stored again: a key that came back would block a new job for one more period."""
+    """Nothing is stored again: a renewed key would block a new job for another period."""
     await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US)
     assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
@@ -233,19 +234,19 @@ async def test_a_submission_sent_again_does_not_renew_its_expired_key(store: Sto
 
 
 async def test_an_empty_batch_is_no_error(store: Store) -> None:
-    """A caller that filtered its list down to nothing should not need to know."""
+    """A caller with an empty list must not need a special case."""
     assert await store.jobs.submit([]) == []
 
 
 async def test_a_large_batch_is_stored_whole(store: Store) -> None:
-    """Imports submit shards by the thousand; a store's own limits on statements must not show."""
+    """Imports submit thousands of shards; limits of the database on statement size must not show."""
     batch = [new_job(number) for number in range(1, 2_001)]
     assert await store.jobs.submit(batch) == [Submitted(job.id) for job in batch]
     assert await counts(store) == {"ready": 2_000}
 
 
 async def test_a_delayed_job_does_not_start_early(store: Store, clock: FakeClock) -> None:
-    """A delay is a promise of at least this long, by the store's clock."""
+    """The job must wait at least this long by the store's clock."""
     await store.jobs.submit([new_job(1, delay_us=MINUTE_US)])
     assert await counts(store) == {"scheduled": 1}
     clock.advance_us(MINUTE_US - 1)
@@ -255,14 +256,14 @@ async def test_a_delayed_job_does_not_start_early(store: Store, clock: FakeClock
 
 
 async def test_a_named_time_wins_over_a_delay(store: Store, clock: FakeClock) -> None:
-    """A person who named an instant meant it."""
+    """An explicit instant is more specific than a delay."""
     run_at = clock.now_us() + MINUTE_US
     await store.jobs.submit([new_job(1, run_at=run_at, delay_us=HOUR_US)])
     assert (await job_of(store)).run_at == run_at
 
 
 async def test_a_time_that_has_come_is_no_reason_to_wait(store: Store, clock: FakeClock) -> None:
-    """Also a time long past: the job is late, and runs now."""
+    """Even with an instant long past, the job is only late and must run now."""
     now = clock.now_us()
     await store.jobs.submit([new_job(1, run_at=now), new_job(2, run_at=now - HOUR_US)])
     assert await counts(store) == {"ready": 2}
@@ -270,7 +271,7 @@ async def test_a_time_that_has_come_is_no_reason_to_wait(store: Store, clock: Fa
 
 
 async def test_all_that_was_submitted_can_be_read(store: Store, clock: FakeClock) -> None:
-    """A field that a store forgets is found by the user who needed it."""
+    """A field that a store drops would be noticed only by the user who needs it."""
     await store.jobs.submit(
         [
             new_job(
@@ -307,7 +308,7 @@ GUESSED = Token("guessed")
 
 
 async def test_the_trace_of_a_job_comes_back_to_its_worker(store: Store) -> None:
-    """Whoever runs a job says whose doing it is: of one job, of many, and of one with a key."""
+    """A worker must report the trace of a job's submission: for a single job, for a batch, and with a key."""
     await store.jobs.submit([new_job(1, trace=TRACE)])
     await store.jobs.submit([new_job(2, trace=TRACE), new_job(3), new_job(4, trace=OTHER)])
     await store.jobs.submit([keyed_job(5, trace=OTHER)])
@@ -316,14 +317,14 @@ async def test_the_trace_of_a_job_comes_back_to_its_worker(store: Store) -> None
 
 
 async def test_jobs_that_nobody_traces_have_no_trace(store: Store) -> None:
-    """And asking about nothing answers nothing."""
+    """An empty list of jobs must give an empty result."""
     lease = await leased_job(store)
     assert await store.jobs.traces([held(lease)]) == {}
     assert await store.jobs.traces([]) == {}
 
 
 async def test_who_does_not_hold_a_job_is_not_told_its_trace(store: Store, clock: FakeClock) -> None:
-    """Ids are no secret, and what others do is nobody's business."""
+    """Ids are not secret, and traces of other callers are confidential."""
     late = await leased_job(store, trace=TRACE)
     assert await store.jobs.traces([HeldLease(late.id, GUESSED, LEASE_US)]) == {}
     clock.advance_us(LEASE_US)
@@ -333,13 +334,14 @@ async def test_who_does_not_hold_a_job_is_not_told_its_trace(store: Store, clock
 
 
 async def test_every_attempt_knows_the_trace(store: Store) -> None:
-    """The attempt that fails is the one that people look for."""
+    """Users look for the attempt that failed, which may be any of them."""
     worker, lease = ContractWorker(store), await leased_job(store, trace=TRACE)
     await worker.settle(retry(lease))
     assert await store.jobs.traces([held(await worker.claim_one())]) == {id_of(1): TRACE}
 
 
 async def test_a_job_that_a_job_submits_keeps_its_trace(store: Store) -> None:
+    """Without it, the trace of a chain of jobs would end at its first job."""
     worker, lease = ContractWorker(store), await leased_job(store)
     await worker.settle(done(lease, children=(new_job(2, trace=OTHER),)))
     assert await store.jobs.traces([held(await worker.claim_one())]) == {id_of(2): OTHER}

@@ -1,4 +1,4 @@
-"""Definitions: what the code says, what an operator says, and what becomes of windows under way."""
+"""Definitions: declared by the code, changed by an operator, and their effect on open windows."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from leaseway.testing.ledger_contract.fixtures import (
 
 
 async def test_a_restart_does_not_undo_what_an_operator_changed(ledger: Ledger) -> None:
-    """The code says what it always said; somebody has raised the budget since."""
+    """The code declares the same as before, so the operator's higher limit must stay."""
     await ledger.definitions.declare([daily(10)])
     assert await ledger.definitions.change(daily(20)) == 2
     await ledger.definitions.declare([daily(10)])
@@ -34,7 +34,7 @@ async def test_a_restart_does_not_undo_what_an_operator_changed(ledger: Ledger) 
 
 
 async def test_a_new_word_of_the_code_counts(ledger: Ledger) -> None:
-    """Whoever deploys another number wants it."""
+    """A deployment with another number is an intended change."""
     await ledger.definitions.declare([daily(10)])
     await ledger.definitions.change(daily(20))
     await ledger.definitions.declare([daily(30)])
@@ -42,7 +42,9 @@ async def test_a_new_word_of_the_code_counts(ledger: Ledger) -> None:
 
 
 async def test_an_operator_may_define_what_no_code_knows(ledger: Ledger) -> None:
-    """For one tenant of a budget with fields, say; and the code may say the same later."""
+    """An operator may define a budget for one tenant of a budget with fields, and the code may declare the same
+    later.
+    """
     definition = budget("spend:acme", usd=7)
     assert await ledger.definitions.change(definition) == 1
     assert await ledger.definitions.change(definition) == 1
@@ -51,7 +53,7 @@ async def test_an_operator_may_define_what_no_code_knows(ledger: Ledger) -> None
 
 
 async def test_a_new_limit_holds_at_once_for_windows_under_way(ledger: Ledger) -> None:
-    """Nobody waits until tomorrow for the money that was granted today."""
+    """Money that was granted today must be available today."""
     await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "a", 10)
     await ledger.definitions.change(daily(15, over="fail"))
@@ -61,7 +63,7 @@ async def test_a_new_limit_holds_at_once_for_windows_under_way(ledger: Ledger) -
 
 
 async def test_lowering_a_limit_below_what_is_used_denies_and_shows_it(ledger: Ledger) -> None:
-    """What was promised is kept; what is beyond the new limit is overdraft, and the constraint holds."""
+    """Existing holds are kept; the amount above the new limit is overdraft, and the constraint must hold."""
     await ledger.definitions.declare([daily(10, over="fail")])
     await called(ledger, "a", 6, 6)
     await held(ledger, "b", 3, dispatch=True)
@@ -75,7 +77,7 @@ async def test_lowering_a_limit_below_what_is_used_denies_and_shows_it(ledger: L
 
 
 async def test_windows_that_are_booked_ahead_take_the_new_limit(ledger: Ledger) -> None:
-    """Or tomorrow would go by the rules of yesterday."""
+    """Otherwise tomorrow's window would use yesterday's limit."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     await booked(ledger, "b", 8)
@@ -85,7 +87,7 @@ async def test_windows_that_are_booked_ahead_take_the_new_limit(ledger: Ledger) 
 
 
 async def test_windows_that_are_over_keep_the_limit_they_had(ledger: Ledger, clock: FakeClock) -> None:
-    """They are history."""
+    """Closed windows are history and must not change."""
     await ledger.definitions.declare([daily(10)])
     await called(ledger, "a", 8, 8)
     to_next_day(clock)
@@ -95,7 +97,7 @@ async def test_windows_that_are_over_keep_the_limit_they_had(ledger: Ledger, clo
 
 
 async def test_a_higher_limit_tells_its_thresholds_anew(ledger: Ledger) -> None:
-    """80 percent of 20 is news to somebody who heard of 80 percent of 10."""
+    """80 percent of 20 is a new event after 80 percent of 10."""
     await ledger.definitions.declare([daily(10)])
     assert await called(ledger, "a", 9, 9) == (("spend", 50), ("spend", 80))
     await ledger.definitions.change(daily(20))
@@ -103,7 +105,7 @@ async def test_a_higher_limit_tells_its_thresholds_anew(ledger: Ledger) -> None:
 
 
 async def test_a_definition_with_fields_changes_the_windows_of_all_its_values(ledger: Ledger) -> None:
-    """But not of the value that has a definition of its own."""
+    """The windows of a value with its own definition must not change."""
     await ledger.definitions.declare(
         [budget("spend:{tenant}", usd=1, every="day"), budget("spend:acme", usd=5, every="day")]
     )
@@ -115,7 +117,7 @@ async def test_a_definition_with_fields_changes_the_windows_of_all_its_values(le
 
 
 async def test_a_definition_for_one_value_takes_its_window_over(ledger: Ledger) -> None:
-    """The tenant has spent something today before its own agreement was made."""
+    """The tenant has spent something today before its own definition existed."""
     await ledger.definitions.declare([budget("spend:{tenant}", usd=1, every="day")])
     acme = Charge("spend:acme", "spend:{tenant}")
     await ledger.hold("a", usd(1, acme), MINUTE_US)
@@ -125,7 +127,7 @@ async def test_a_definition_for_one_value_takes_its_window_over(ledger: Ledger) 
 
 
 async def test_another_unit_under_the_same_name_is_refused(ledger: Ledger) -> None:
-    """Dollars that were spent do not become tokens."""
+    """Dollars that were spent must not become tokens."""
     await ledger.definitions.declare([daily(10)])
     other = budget("spend", tokens=10, every="day")
     with pytest.raises(BadValue, match="usd"):
@@ -136,7 +138,7 @@ async def test_another_unit_under_the_same_name_is_refused(ledger: Ledger) -> No
 
 
 async def test_windows_of_another_length_begin_anew(ledger: Ledger, clock: FakeClock) -> None:
-    """What is held in the old ones stays there and can be settled."""
+    """Holds in the old windows stay there and can be settled."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10, dispatch=True)
     await ledger.definitions.change(budget("spend", usd=10, every="month"))
@@ -148,7 +150,7 @@ async def test_windows_of_another_length_begin_anew(ledger: Ledger, clock: FakeC
 
 
 async def test_a_budget_is_forgotten_with_all_that_is_known_of_it(ledger: Ledger) -> None:
-    """But not while its money is under way."""
+    """A budget must not be deleted while it has open holds."""
     await ledger.definitions.declare([daily(10), budget("other", usd=10)])
     lines = (*usd(3), (Charge("other", "other"), micros(3)))
     await ledger.hold("a", lines, MINUTE_US, dispatch=True)
@@ -168,7 +170,7 @@ PAUSED_DAILY = replace(daily(10), paused=True)
 
 
 async def test_a_paused_budget_holds_nothing_until_it_is_resumed(ledger: Ledger, clock: FakeClock) -> None:
-    """Somebody stops the spending now, however much is left; and whoever asks is told when to ask again."""
+    """An operator must be able to stop spending immediately, and callers must learn when to retry."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 1)
     await ledger.definitions.change(PAUSED_DAILY)
@@ -182,7 +184,7 @@ async def test_a_paused_budget_holds_nothing_until_it_is_resumed(ledger: Ledger,
 
 
 async def test_what_was_held_before_a_pause_is_dispatched_and_settled(ledger: Ledger) -> None:
-    """The call may be on its way. Its hold is answered again if its reply was lost, and what it costs is booked."""
+    """The call may have been sent. Its hold must be repeatable after a lost reply, and its cost must be booked."""
     await ledger.definitions.declare([daily(10)])
     first = await held(ledger, "a", 2, dispatch=True)
     await held(ledger, "b", 3)
@@ -195,7 +197,7 @@ async def test_what_was_held_before_a_pause_is_dispatched_and_settled(ledger: Le
 
 
 async def test_new_code_does_not_resume(ledger: Ledger) -> None:
-    """A deployment that happens to come along knows nothing of the reason for the pause."""
+    """A deployment does not know the reason for the pause."""
     await ledger.definitions.declare([daily(10)])
     await ledger.definitions.change(PAUSED_DAILY)
     await ledger.definitions.declare([daily(20)])
@@ -205,7 +207,7 @@ async def test_new_code_does_not_resume(ledger: Ledger) -> None:
 
 
 async def test_of_two_who_saw_the_same_version_one_is_refused(ledger: Ledger) -> None:
-    """Each of them changes what he saw; the second would undo what the first has done, and not know it."""
+    """The second change would silently overwrite the first."""
     await ledger.definitions.declare([daily(10)])
     assert await ledger.definitions.change(daily(20), expected=1) == 2
     with pytest.raises(Stale, match="budget spend"):
@@ -215,7 +217,7 @@ async def test_of_two_who_saw_the_same_version_one_is_refused(ledger: Ledger) ->
 
 
 async def test_who_wants_to_be_the_first_is_refused_if_he_is_not(ledger: Ledger) -> None:
-    """And who expects a budget that was forgotten does not make it anew."""
+    """A change that expects a deleted budget must not create it again."""
     assert await ledger.definitions.change(daily(10), expected=0) == 1
     with pytest.raises(Stale):
         await ledger.definitions.change(daily(20), expected=0)

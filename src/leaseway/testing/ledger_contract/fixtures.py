@@ -1,4 +1,4 @@
-"""Those who act in the contract of ledgers: a few budgets, and short words for what is done to them."""
+"""Fixtures of the ledger contract: a few budgets, and short functions for each operation."""
 
 from typing import Any
 
@@ -47,31 +47,31 @@ async def booked(ledger: Ledger, id_: str, amount: float, *, ttl_us: int = MINUT
 
 
 async def called(ledger: Ledger, id_: str, amount: float, cost: float) -> Any:
-    """A whole call: what it may cost, and what it does cost."""
+    """A whole call with its maximum cost and its actual cost."""
     await held(ledger, id_, amount, dispatch=True)
     return await ledger.settle(id_, {"usd": micros(cost)})
 
 
 async def account(ledger: Ledger, name: str = "spend", place: int = 0) -> BudgetWindow:
-    """The first window of a budget that is not over, or one after it."""
+    """The first open window of a budget, or a later one."""
     accounts = await ledger.reads.balances([name])
     return accounts[place]
 
 
 async def numbers(ledger: Ledger, name: str = "spend", place: int = 0) -> tuple[float, float, float]:
-    """spent, held and overdraft, in whole units."""
+    """Spent, held and overdraft, in whole units."""
     book = (await account(ledger, name, place)).balance
     return book.spent_micros / MICRO, book.held_micros / MICRO, book.overdraft_micros / MICRO
 
 
 async def agrees(ledger: Ledger) -> None:
-    """Books, journal and holds tell the same story."""
+    """Balance, journal and holds must agree."""
     audit = await ledger.reads.audit()
     assert audit.wrong() == []
 
 
 def next_day(clock: FakeClock) -> int:
-    """Midnight, in UTC."""
+    """Midnight in UTC."""
     return (clock.now_us() // DAY_US + 1) * DAY_US
 
 

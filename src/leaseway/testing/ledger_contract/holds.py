@@ -1,4 +1,4 @@
-"""Holding: never more than the window has, all or nothing, and the same answer when asked again."""
+"""Holds: never more than the window has, all or nothing, and the same result when repeated."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ from leaseway.testing.ledger_contract.fixtures import (
 
 
 async def test_a_hold_beyond_the_limit_is_denied_and_changes_nothing(ledger: Ledger, clock: FakeClock) -> None:
-    """The first promise: no cent over the budget."""
+    """A budget must never be exceeded by a single cent."""
     await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "a", 7)
     answer = await ledger.hold("b", usd(3.000001), MINUTE_US)
@@ -39,7 +39,7 @@ async def test_a_hold_beyond_the_limit_is_denied_and_changes_nothing(ledger: Led
 
 
 async def test_many_at_once_hold_no_more_than_there_is(ledger: Ledger) -> None:
-    """Checking first and writing then would let two pass where one fits."""
+    """Checking first and writing later would let two calls pass where one fits."""
     await ledger.definitions.declare([daily(10, over="fail")])
     answers = await asyncio.gather(*(ledger.hold(f"call-{each}", usd(0.7), MINUTE_US) for each in range(40)))
     assert Counter(map(kind_of, answers)) == {"HoldGranted": 14, "HoldDenied": 26}
@@ -48,7 +48,7 @@ async def test_many_at_once_hold_no_more_than_there_is(ledger: Ledger) -> None:
 
 
 async def test_what_could_never_fit_is_called_impossible(ledger: Ledger) -> None:
-    """Waiting for it would be for ever, and booking it would close every window to come."""
+    """Waiting would never end, and booking it ahead would block every later window."""
     await ledger.definitions.declare([daily(10)])
     answer = await ledger.hold("a", usd(10.5), MINUTE_US)
     assert answer == HoldDenied("spend", None, IMPOSSIBLE)
@@ -65,7 +65,7 @@ async def test_a_total_budget_denies_without_a_date(ledger: Ledger) -> None:
 
 
 async def test_a_permitted_overdraft_is_used_and_shown(ledger: Ledger) -> None:
-    """And not one micro-unit more than was permitted."""
+    """The overdraft must not exceed the permitted amount by a single micro-unit."""
     await ledger.definitions.declare([daily(10, overdraft=2, over="fail")])
     await held(ledger, "a", 9)
     await held(ledger, "b", 3)
@@ -75,7 +75,7 @@ async def test_a_permitted_overdraft_is_used_and_shown(ledger: Ledger) -> None:
 
 
 async def test_a_repeated_hold_is_held_once(ledger: Ledger) -> None:
-    """A reply that was lost is asked for again, perhaps when the budget has filled up."""
+    """A lost reply is repeated, perhaps after the budget has filled up."""
     await ledger.definitions.declare([daily(10, over="fail")])
     first = await held(ledger, "a", 6)
     await held(ledger, "b", 4)
@@ -85,7 +85,7 @@ async def test_a_repeated_hold_is_held_once(ledger: Ledger) -> None:
 
 
 async def test_a_repeated_dispatching_hold_may_call(ledger: Ledger, clock: FakeClock) -> None:
-    """The caller whose reply was lost has not called yet; until its time is over it may."""
+    """The caller whose reply was lost has not called yet and may do so until its deadline."""
     await ledger.definitions.declare([daily()])
     first = await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True)
     clock.advance(30)
@@ -95,7 +95,7 @@ async def test_a_repeated_dispatching_hold_may_call(ledger: Ledger, clock: FakeC
 
 
 async def test_an_id_under_which_another_dispatched_is_used(ledger: Ledger) -> None:
-    """Two deliveries of one attempt must not make two calls on the money of one."""
+    """Two deliveries of one attempt must not make two calls with the money of one."""
     await ledger.definitions.declare([daily()])
     await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True)
     assert await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True) == HoldUsed()
@@ -105,7 +105,7 @@ async def test_an_id_under_which_another_dispatched_is_used(ledger: Ledger) -> N
 
 
 async def test_what_is_only_held_may_be_taken_over(ledger: Ledger) -> None:
-    """A job that waited for its window comes back with another lease, and under the same id."""
+    """A job that waited for its window comes back with another lease and the same id."""
     await ledger.definitions.declare([daily()])
     await ledger.hold("a", usd(6), MINUTE_US, owner="1")
     assert isinstance(await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True), HoldGranted)
@@ -114,7 +114,7 @@ async def test_what_is_only_held_may_be_taken_over(ledger: Ledger) -> None:
 
 
 async def test_several_budgets_are_held_together_or_not_at_all(ledger: Ledger) -> None:
-    """A hold on half of them would be money that nobody uses and nobody frees."""
+    """A hold on some of the budgets would be money that is neither used nor freed."""
     await ledger.definitions.declare([daily(10, over="fail"), budget("calls", requests=2, every="day", over="fail")])
     lines = (*usd(1), (Charge("calls", "calls"), micros(1)))
     assert [kind_of(await ledger.hold(id_, lines, MINUTE_US)) for id_ in "abc"] == [
@@ -128,7 +128,7 @@ async def test_several_budgets_are_held_together_or_not_at_all(ledger: Ledger) -
 
 
 async def test_opposite_orders_of_lines_do_not_block_each_other(ledger: Ledger) -> None:
-    """Two callers that lock the same two budgets in opposite orders would wait for each other."""
+    """Two callers that lock the same two budgets in opposite orders would deadlock."""
     await ledger.definitions.declare([budget("one", usd=1000), budget("two", usd=1000)])
     one, two = (Charge("one", "one"), micros(1)), (Charge("two", "two"), micros(1))
     answers = await asyncio.gather(
@@ -139,7 +139,7 @@ async def test_opposite_orders_of_lines_do_not_block_each_other(ledger: Ledger) 
 
 
 async def test_the_definition_of_a_full_name_wins(ledger: Ledger) -> None:
-    """One tenant has agreed upon more than the others."""
+    """One tenant may have a larger budget than the others."""
     await ledger.definitions.declare([budget("spend:{tenant}", usd=1), budget("spend:acme", usd=5)])
     for tenant, amount in (("acme", 5), ("other", 1)):
         charge = Charge(f"spend:{tenant}", "spend:{tenant}")
@@ -148,7 +148,7 @@ async def test_the_definition_of_a_full_name_wins(ledger: Ledger) -> None:
 
 
 async def test_each_value_of_a_field_has_its_own_window(ledger: Ledger) -> None:
-    """One tenant must not spend what is another's."""
+    """One tenant must not spend the budget of another."""
     await ledger.definitions.declare([budget("spend:{tenant}", usd=1, every="day")])
     for tenant in ("a", "b"):
         charge = Charge(f"spend:{tenant}", "spend:{tenant}")
@@ -157,7 +157,7 @@ async def test_each_value_of_a_field_has_its_own_window(ledger: Ledger) -> None:
 
 
 async def test_an_unknown_budget_is_named(ledger: Ledger) -> None:
-    """A mistyped name must not mean that nothing is limited."""
+    """A misspelled name must not mean that nothing is limited."""
     await ledger.definitions.declare([daily()])
     with pytest.raises(UnknownBudget, match="spent"):
         await ledger.hold("a", ((SPEND, 1), (Charge("spent", "spent"), 1)), MINUTE_US)
@@ -170,14 +170,14 @@ async def test_an_unknown_budget_is_named(ledger: Ledger) -> None:
     ids=["no lines", "one budget twice", "a negative amount", "too much", "no time"],
 )
 async def test_senseless_holds_are_refused(ledger: Ledger, lines: tuple[tuple[Charge, int], ...], ttl_us: int) -> None:
-    """A negative amount would make room out of nothing."""
+    """A negative amount would increase the budget."""
     await ledger.definitions.declare([daily()])
     with pytest.raises(BadValue):
         await ledger.hold("a", lines, ttl_us)
 
 
 async def test_a_new_window_begins_empty_at_its_instant(ledger: Ledger, clock: FakeClock) -> None:
-    """Nothing is reset: the window is another one, from the microsecond on at which it begins."""
+    """Nothing is reset: a new window starts at an exact microsecond."""
     await ledger.definitions.declare([daily(10, over="fail")])
     clock.set_us(next_day(clock) - 1)
     await held(ledger, "a", 10)
@@ -188,7 +188,7 @@ async def test_a_new_window_begins_empty_at_its_instant(ledger: Ledger, clock: F
 
 
 async def test_what_was_held_for_yesterday_is_not_dispatched_today(ledger: Ledger, clock: FakeClock) -> None:
-    """A call of today is paid from today; the hold is made anew in the window under way."""
+    """Today's call is paid from today's window, so the hold must be made again there."""
     await ledger.definitions.declare([daily(10)])
     clock.set_us(next_day(clock) - 1)
     yesterday = await held(ledger, "a", 6)
@@ -203,7 +203,7 @@ async def test_what_was_held_for_yesterday_is_not_dispatched_today(ledger: Ledge
 
 
 async def test_a_hold_that_was_void_can_be_made_again(ledger: Ledger) -> None:
-    """A job that was given back starts again with the same id."""
+    """A released job starts again with the same id."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6)
     assert await ledger.void("a") is True
@@ -213,7 +213,7 @@ async def test_a_hold_that_was_void_can_be_made_again(ledger: Ledger) -> None:
 
 
 async def test_dispatch_is_a_fence(ledger: Ledger, clock: FakeClock) -> None:
-    """Whoever comes after the deadline is told not to call: his money may be another's by now."""
+    """A caller after the deadline must not call, because its money may be held by another call."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 1)
     await held(ledger, "b", 1)
@@ -228,7 +228,7 @@ async def test_dispatch_is_a_fence(ledger: Ledger, clock: FakeClock) -> None:
 
 
 async def test_nothing_is_dispatched_before_its_window_begins(ledger: Ledger, clock: FakeClock) -> None:
-    """Money of tomorrow is not spent today."""
+    """Tomorrow's money must not be spent today."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     assert isinstance(await ledger.hold("b", usd(5), MINUTE_US, dispatch=True), HoldBooked)

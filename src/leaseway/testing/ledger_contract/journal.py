@@ -1,4 +1,4 @@
-"""Booking: what does not fit now is held in the first later window in which it does."""
+"""Booking ahead: a hold that does not fit now is made in the first later window with room."""
 
 from leaseway.domain.budgets.budget import Charge, HoldBooked, HoldDenied, HoldGranted
 from leaseway.domain.budgets.calendar_windows import AHEAD_MAX
@@ -25,7 +25,9 @@ from leaseway.testing.ledger_contract.fixtures import (
 
 
 async def test_a_big_cost_is_not_passed_over_for_ever(ledger: Ledger, clock: FakeClock) -> None:
-    """Small ones come all the time and would always take what is left: the big one has its place in tomorrow."""
+    """Small costs arrive all the time and would always use the rest, so the large one must get a place in a later
+    window.
+    """
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "small", 3)
     assert await booked(ledger, "big", 8) == HoldBooked(next_day(clock), "spend")
@@ -36,7 +38,7 @@ async def test_a_big_cost_is_not_passed_over_for_ever(ledger: Ledger, clock: Fak
 
 
 async def test_small_costs_that_fit_do_not_wait_behind_a_big_one(ledger: Ledger) -> None:
-    """What is left of today is worth nothing tomorrow."""
+    """The rest of today's window is worthless tomorrow."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "first", 3)
     await booked(ledger, "big", 8)
@@ -46,7 +48,7 @@ async def test_small_costs_that_fit_do_not_wait_behind_a_big_one(ledger: Ledger)
 
 
 async def test_booked_holds_fill_windows_one_after_the_other(ledger: Ledger, clock: FakeClock) -> None:
-    """Each in the first window that has room, also if that is before the window of another."""
+    """Each hold must be in the first window with room, even if that is before the window of another."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "today", 10)
     tomorrow = next_day(clock)
@@ -56,7 +58,7 @@ async def test_booked_holds_fill_windows_one_after_the_other(ledger: Ledger, clo
 
 
 async def test_a_booked_hold_asked_again_stays_where_it_is(ledger: Ledger) -> None:
-    """A repeated call must not book twice, nor lose its place when room is made before it."""
+    """A repeated call must neither book twice nor lose its place when earlier room is freed."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     first = await booked(ledger, "b", 8)
@@ -83,7 +85,7 @@ async def test_a_booked_hold_has_its_time_from_the_start_of_its_window(ledger: L
 
 
 async def test_a_booked_hold_that_nobody_fetches_is_given_up(ledger: Ledger, clock: FakeClock) -> None:
-    """And whoever fetches it later is held anew, where there is room then."""
+    """A job that comes back later must get a new hold where there is room."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     await booked(ledger, "b", 8)
@@ -97,7 +99,7 @@ async def test_a_booked_hold_that_nobody_fetches_is_given_up(ledger: Ledger, clo
 
 
 async def test_the_latest_window_of_several_budgets_decides(ledger: Ledger, clock: FakeClock) -> None:
-    """All of a hold lies in windows that contain one instant: that of the call."""
+    """All parts of a hold must lie in windows that contain the instant of the call."""
     await ledger.definitions.declare([daily(10), budget("hourly", usd=10, every="hour")])
     hourly = Charge("hourly", "hourly")
     await held(ledger, "a", 10)
@@ -113,7 +115,7 @@ async def test_the_latest_window_of_several_budgets_decides(ledger: Ledger, cloc
 
 
 async def test_the_later_window_must_have_room_in_all_budgets(ledger: Ledger, clock: FakeClock) -> None:
-    """Where one budget has room again, another may be full: the search goes on until all have."""
+    """If one budget has room again, another may be full, so the search must continue until all have room."""
     await ledger.definitions.declare([daily(10), budget("hourly", usd=10, every="hour")])
     hourly = Charge("hourly", "hourly")
     await held(ledger, "a", 10)
@@ -134,7 +136,7 @@ async def test_a_budget_that_fails_is_not_made_to_wait_by_another(ledger: Ledger
 
 
 async def test_booking_ahead_has_an_end(ledger: Ledger) -> None:
-    """A queue without end would be booked into the next century, one statement per day."""
+    """An endless queue would be booked into the next century, one statement per day."""
     await ledger.definitions.declare([budget("spend", usd=1, every="hour")])
     for each in range(AHEAD_MAX):
         assert not isinstance(await ledger.hold(f"call-{each}", usd(1), MINUTE_US), HoldDenied)
@@ -145,7 +147,7 @@ async def test_booking_ahead_has_an_end(ledger: Ledger) -> None:
 
 
 async def test_waiting_ends_when_something_is_left_again(ledger: Ledger, clock: FakeClock) -> None:
-    """A lane is closed until then, and not longer; what is held may be held for those who wait there."""
+    """A lane must stay closed until then and not longer; held money may be held for the jobs that wait there."""
     await ledger.definitions.declare([daily(10), budget("total", usd=1)])
     charges = [SPEND, Charge("total", "total")]
     await held(ledger, "a", 10, dispatch=True)
@@ -161,7 +163,7 @@ async def test_waiting_ends_when_something_is_left_again(ledger: Ledger, clock: 
 
 
 async def test_a_budget_is_shown_before_its_first_hold(ledger: Ledger) -> None:
-    """Somebody has just defined it and looks whether it is there; one with fields has nothing to show yet."""
+    """An operator who has just defined a budget must see it; one with fields has no window yet."""
     await ledger.definitions.declare([daily(10), budget("spend:{tenant}", usd=1)])
     (account,) = await ledger.reads.balances()
     assert (account.name, account.unit, account.window.label) == ("spend", "usd", "2025-06-15")
@@ -169,7 +171,7 @@ async def test_a_budget_is_shown_before_its_first_hold(ledger: Ledger) -> None:
 
 
 async def test_books_show_what_is_spent_held_and_booked_ahead(ledger: Ledger) -> None:
-    """Each with its window: what is booked for tomorrow is not missing today."""
+    """Each amount belongs to its window: money booked for tomorrow must not be missing today."""
     await ledger.definitions.declare([daily(10)])
     await called(ledger, "a", 2, 1.5)
     await held(ledger, "b", 4)
@@ -186,7 +188,7 @@ async def test_books_show_what_is_spent_held_and_booked_ahead(ledger: Ledger) ->
 
 
 async def test_books_show_those_that_are_asked_for(ledger: Ledger) -> None:
-    """By name, and without what is over unless one asks for it."""
+    """The filter selects by name and excludes closed windows by default."""
     await ledger.definitions.declare([budget("a", usd=1, every="day"), budget("b", usd=1, every="day")])
     assert [each.name for each in await ledger.reads.balances()] == ["a", "b"]
     assert [each.name for each in await ledger.reads.balances(["b"])] == ["b"]
@@ -194,7 +196,7 @@ async def test_books_show_those_that_are_asked_for(ledger: Ledger) -> None:
 
 
 async def test_the_journal_tells_every_move_newest_first(ledger: Ledger, clock: FakeClock) -> None:
-    """Who asks where the money went reads it here."""
+    """The journal explains where the money went."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 3, dispatch=True)
     await held(ledger, "b", 2)
@@ -230,7 +232,7 @@ async def test_a_denied_hold_leaves_no_trace(ledger: Ledger) -> None:
 
 
 async def test_what_is_long_over_is_forgotten(ledger: Ledger, clock: FakeClock) -> None:
-    """Tables that only grow end badly. What is still open stays, and so do windows that never end."""
+    """Tables must not grow forever. Open holds and windows without an end must stay."""
     await ledger.definitions.declare([daily(10), budget("total", usd=10)])
     total = Charge("total", "total")
     await ledger.hold("a", (*usd(1), (total, micros(1))), MINUTE_US, dispatch=True)

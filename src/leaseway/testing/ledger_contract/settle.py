@@ -1,4 +1,4 @@
-"""What becomes of holds: settled, captured or void, each once; and what was spent is a fact."""
+"""The end of holds: settled, captured or void, each once, and actual costs are always booked."""
 
 import asyncio
 from itertools import chain
@@ -26,7 +26,7 @@ from leaseway.testing.ledger_contract.fixtures import (
 
 
 async def test_a_call_that_nobody_settles_is_charged(ledger: Ledger, clock: FakeClock) -> None:
-    """Its worker may have died after the request left: refunding it would spend the money twice."""
+    """Its worker may have crashed after sending the request: a refund would spend the money twice."""
     await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "a", 6, dispatch=True)
     clock.advance(60)
@@ -37,7 +37,7 @@ async def test_a_call_that_nobody_settles_is_charged(ledger: Ledger, clock: Fake
 
 
 async def test_a_hold_that_was_never_dispatched_is_freed(ledger: Ledger, clock: FakeClock) -> None:
-    """Nobody can call under it any more, so its money is free."""
+    """No caller can use the hold any more, so its money is free."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6)
     clock.advance(59.999999)
@@ -50,7 +50,7 @@ async def test_a_hold_that_was_never_dispatched_is_freed(ledger: Ledger, clock: 
 
 
 async def test_expiring_takes_no_more_than_it_is_told_and_the_oldest_first(ledger: Ledger, clock: FakeClock) -> None:
-    """A sweep is bounded, whatever has piled up."""
+    """A sweep must be bounded, however many holds have expired."""
     await ledger.definitions.declare([daily(10)])
     for each in range(5):
         await held(ledger, f"call-{each}", 1, dispatch=True)
@@ -66,7 +66,7 @@ async def test_expiring_takes_no_more_than_it_is_told_and_the_oldest_first(ledge
 
 
 async def test_a_late_settlement_corrects_what_was_captured(ledger: Ledger, clock: FakeClock) -> None:
-    """The worker was slow, not dead; what it knows is better than what we assumed."""
+    """The worker was slow, not dead, and its actual cost is better than the assumed one."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6, dispatch=True)
     clock.advance(60)
@@ -79,7 +79,7 @@ async def test_a_late_settlement_corrects_what_was_captured(ledger: Ledger, cloc
 
 
 async def test_settling_frees_what_was_not_spent(ledger: Ledger) -> None:
-    """A hold is what a call may cost at most; most cost less."""
+    """A hold is the maximum cost of a call; most calls cost less."""
     await ledger.definitions.declare([daily(10, over="fail")])
     await called(ledger, "a", 9, 2)
     await held(ledger, "b", 8)
@@ -87,7 +87,7 @@ async def test_settling_frees_what_was_not_spent(ledger: Ledger) -> None:
 
 
 async def test_settling_twice_charges_once(ledger: Ledger) -> None:
-    """A reply that was lost is asked for again. The first settlement stays."""
+    """A lost reply is repeated, and the first settlement must stay."""
     await ledger.definitions.declare([daily(10)])
     await called(ledger, "a", 6, 5)
     assert await ledger.settle("a", {"usd": micros(5)}) == ()
@@ -97,7 +97,7 @@ async def test_settling_twice_charges_once(ledger: Ledger) -> None:
 
 
 async def test_many_settlements_of_one_call_charge_once(ledger: Ledger) -> None:
-    """The same, all at one moment. Several times: the first time connections are still being made."""
+    """The same for concurrent settlements, several times, because the first round still opens connections."""
     await ledger.definitions.declare([daily(10), budget("other", usd=10)])
     lines = (*usd(1), (Charge("other", "other"), micros(1)))
     for id_ in "abcde":
@@ -109,7 +109,7 @@ async def test_many_settlements_of_one_call_charge_once(ledger: Ledger) -> None:
 
 
 async def test_a_cost_above_what_was_held_is_booked(ledger: Ledger) -> None:
-    """The provider has the money. It shows as overdraft, and nothing more is granted."""
+    """The money is spent. It must show as overdraft, and no further hold may be granted."""
     await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "b", 3)
     await called(ledger, "a", 7, 9)
@@ -122,7 +122,7 @@ async def test_a_cost_above_what_was_held_is_booked(ledger: Ledger) -> None:
 
 
 async def test_what_was_spent_under_a_void_hold_is_booked_too(ledger: Ledger, clock: FakeClock) -> None:
-    """Somebody called though he was told not to, or without asking: it is a fact all the same."""
+    """A caller called although the hold was void or never dispatched: the cost is still a fact."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6)
     clock.advance(60)
@@ -133,7 +133,7 @@ async def test_what_was_spent_under_a_void_hold_is_booked_too(ledger: Ledger, cl
 
 
 async def test_what_is_not_named_costs_what_was_held(ledger: Ledger) -> None:
-    """A call that says how many tokens it took and nothing of dollars has cost the dollars that were held."""
+    """A call that reports its tokens but no dollars has cost the dollars that were held."""
     await ledger.definitions.declare([daily(10), budget("tokens", tokens=1000)])
     tokens = Charge("tokens", "tokens")
     await ledger.hold("a", ((SPEND, micros(3)), (tokens, micros(500))), MINUTE_US, dispatch=True)
@@ -143,7 +143,7 @@ async def test_what_is_not_named_costs_what_was_held(ledger: Ledger) -> None:
 
 
 async def test_all_budgets_of_a_unit_are_settled_alike_unless_one_is_named(ledger: Ledger) -> None:
-    """A call's dollars count for its tenant and for its provider."""
+    """The dollars of a call count for its tenant and for its provider."""
     await ledger.definitions.declare([daily(10), budget("tenant", usd=10)])
     lines = ((SPEND, micros(3)), (Charge("tenant", "tenant"), micros(3)))
     for id_, actuals in (("a", {"usd": micros(2)}), ("b", {"usd": micros(2), "tenant": micros(1)})):
@@ -155,7 +155,7 @@ async def test_all_budgets_of_a_unit_are_settled_alike_unless_one_is_named(ledge
 
 @pytest.mark.parametrize("actuals", [{"eur": 1}, {"usd": -1}, {"usd": 10**17}, {"other": 1}])
 async def test_a_settlement_in_another_unit_is_refused(ledger: Ledger, actuals: dict[str, int]) -> None:
-    """Euros booked as nothing would be spending that no budget sees."""
+    """Euros booked as zero would be spending that no budget sees."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 3, dispatch=True)
     with pytest.raises(BadValue):
@@ -164,7 +164,7 @@ async def test_a_settlement_in_another_unit_is_refused(ledger: Ledger, actuals: 
 
 
 async def test_an_unknown_hold_cannot_be_settled(ledger: Ledger) -> None:
-    """Nobody knows which budget it should be booked on, and silence would hide it."""
+    """The budget of the cost is unknown, and ignoring it would hide the cost."""
     with pytest.raises(BadValue, match="there is no hold"):
         await ledger.settle("a", {"usd": 1})
     assert await ledger.void("a") is False
@@ -182,7 +182,7 @@ async def test_a_dispatched_hold_is_not_void(ledger: Ledger) -> None:
 
 
 async def test_voiding_twice_frees_once(ledger: Ledger) -> None:
-    """And says the same both times."""
+    """Both calls must return the same result."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 3)
     await held(ledger, "b", 3)
@@ -192,7 +192,7 @@ async def test_voiding_twice_frees_once(ledger: Ledger) -> None:
 
 
 async def test_a_call_of_yesterday_is_booked_on_yesterday(ledger: Ledger, clock: FakeClock) -> None:
-    """Held before midnight, settled after: today's money is not touched."""
+    """Held before midnight and settled after it: today's window must not change."""
     await ledger.definitions.declare([daily(10)])
     clock.set_us(next_day(clock) - 1)
     await held(ledger, "a", 8, dispatch=True)
@@ -205,7 +205,7 @@ async def test_a_call_of_yesterday_is_booked_on_yesterday(ledger: Ledger, clock:
 
 
 async def test_a_booked_hold_can_be_given_up(ledger: Ledger) -> None:
-    """Its job was cancelled while it waited."""
+    """The job was cancelled while it waited."""
     await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     await booked(ledger, "b", 8)
@@ -215,7 +215,7 @@ async def test_a_booked_hold_can_be_given_up(ledger: Ledger) -> None:
 
 
 async def test_each_threshold_is_told_once(ledger: Ledger) -> None:
-    """By the call that crosses it: an alarm that comes with every call is no alarm."""
+    """Only the call that crosses a threshold may report it, because an alert with every call would be ignored."""
     await ledger.definitions.declare([daily(10)])
     told = [await called(ledger, f"call-{each}", 1, 1) for each in range(10)]
     assert list(chain.from_iterable(told)) == [("spend", 50), ("spend", 80), ("spend", 100)]
@@ -223,14 +223,14 @@ async def test_each_threshold_is_told_once(ledger: Ledger) -> None:
 
 
 async def test_one_call_may_cross_several_thresholds(ledger: Ledger) -> None:
-    """Also when it corrects what was known before."""
+    """This includes a settlement that corrects an earlier cost."""
     await ledger.definitions.declare([daily(10)])
     assert await called(ledger, "a", 9, 9) == (("spend", 50), ("spend", 80))
     assert [entry.crossed for entry in await ledger.reads.journal("spend")] == [80, 0]
 
 
 async def test_thresholds_are_told_once_by_many_at_once(ledger: Ledger) -> None:
-    """Ten processes that settle at one moment send one mail, not ten."""
+    """Ten processes that settle at the same moment must cause one alert, not ten."""
     await ledger.definitions.declare([daily(10)])
     for each in range(10):
         await held(ledger, f"call-{each}", 1, dispatch=True)

@@ -1,4 +1,4 @@
-"""Taking tokens: all or none, never more than the windows allow, and what a refusal leaves behind."""
+"""Acquiring permits: all or nothing, never more than the windows allow, and the effects of a refusal."""
 
 from msgspec.structs import replace
 
@@ -29,7 +29,7 @@ from leaseway.testing.limiter_contract.fixtures import (
 
 
 async def test_a_new_limiter_grants_nothing_at_once(limiter: Limiter, clock: FakeClock) -> None:
-    """Nobody knows what was sent before it began: all of it counts as used."""
+    """Requests that were sent before the limiter started are unknown, so everything counts as used."""
     await limiter.definitions.declare([MAPS.definition])
     wait = await waits(limiter, ask(MAPS))
     assert 0 < wait.wait_us <= MAPS_TOKEN_US
@@ -38,7 +38,7 @@ async def test_a_new_limiter_grants_nothing_at_once(limiter: Limiter, clock: Fak
 
 
 async def test_no_more_than_the_burst_at_once(limiter: Limiter, clock: FakeClock) -> None:
-    """However long nobody asked."""
+    """This must hold however long the limit was idle."""
     await ready(limiter, clock, MAPS)
     clock.advance(30 * DAY_SECONDS)
     assert (await drained(limiter, ask(MAPS))).count == MAPS_BURST
@@ -58,7 +58,7 @@ async def test_tokens_come_back_one_by_one(limiter: Limiter, clock: FakeClock) -
 
 
 async def test_any_window_holds_the_rate(limiter: Limiter, clock: FakeClock) -> None:
-    """The promise of the house: whoever takes all he can, at every moment, stays below the rate in every window."""
+    """The main guarantee: a client that takes all it can at every moment stays below the rate in every window."""
     await ready(limiter, clock, MAPS)
     sends: list[int] = []
     while len(sends) < 250:
@@ -71,7 +71,7 @@ async def test_any_window_holds_the_rate(limiter: Limiter, clock: FakeClock) -> 
 
 
 async def test_a_grant_tells_what_the_worker_needs(limiter: Limiter, clock: FakeClock) -> None:
-    """From it the worker knows how long its tokens last, and what to say when it returns them."""
+    """The worker needs the lifetime of its permits, and the values to send when it returns them."""
     await ready(limiter, clock, MAPS, MAIL)
     asks = (ask(MAPS), ask(MAIL, 3))
     verdict = await granted(limiter, *asks)
@@ -81,7 +81,7 @@ async def test_a_grant_tells_what_the_worker_needs(limiter: Limiter, clock: Fake
 
 
 async def test_all_or_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """A refused call that had used up another limit would waste what others could have used."""
+    """A refused call that had used up another limit would waste permits that others could have used."""
     await ready(limiter, clock, MAPS, MAIL)
     await drained(limiter, ask(MAPS))
     before = await left(limiter, MAIL)
@@ -91,7 +91,7 @@ async def test_all_or_nothing(limiter: Limiter, clock: FakeClock) -> None:
 
 
 async def test_a_refusal_names_the_limit_that_takes_longest(limiter: Limiter, clock: FakeClock) -> None:
-    """Whoever came back for the other one would be refused again."""
+    """A caller that came back for the other limit would be refused again."""
     slow = Limit("slow", "10/minute")
     await ready(limiter, clock, MAPS, slow)
     await drained(limiter, ask(MAPS))
@@ -103,7 +103,7 @@ async def test_a_refusal_names_the_limit_that_takes_longest(limiter: Limiter, cl
 
 
 async def test_a_refusal_changes_nothing_but_the_turn(limiter: Limiter, clock: FakeClock) -> None:
-    """Asking in vain must not push anybody's tokens away, or those who ask often would starve the rest."""
+    """A refused request must not delay others, or frequent callers would starve the rest."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     before = await left(limiter, MAPS)
@@ -115,7 +115,9 @@ async def test_a_refusal_changes_nothing_but_the_turn(limiter: Limiter, clock: F
 
 
 async def test_those_who_wait_get_turns(limiter: Limiter, clock: FakeClock) -> None:
-    """Sixty workers who came back at the same instant for one token would ask sixty times as often as needed."""
+    """Sixty workers that came back at the same instant for one permit would send sixty times as many requests as
+    needed.
+    """
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     waits_us = [(await waits(limiter, ask(MAPS))).wait_us for _ in range(4)]
@@ -123,7 +125,7 @@ async def test_those_who_wait_get_turns(limiter: Limiter, clock: FakeClock) -> N
 
 
 async def test_turns_do_not_run_away(limiter: Limiter, clock: FakeClock) -> None:
-    """Who was given a turn beyond a whole window has left long ago; nobody should wait behind him."""
+    """A caller with a turn beyond a whole window has left long ago, and others must not wait behind it."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     for _ in range(200):
@@ -132,7 +134,7 @@ async def test_turns_do_not_run_away(limiter: Limiter, clock: FakeClock) -> None
 
 
 async def test_never_is_said_at_once_and_changes_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that can never run must fail now; and a giant ask must not push away the turns of the others."""
+    """A job that can never run must fail now, and an oversized request must not delay the turns of others."""
     await ready(limiter, clock, MAPS, MAIL)
     before = await picture(limiter, [MAPS, MAIL])
     assert await limiter.acquire([ask(MAIL), ask(MAPS, 6)]) == Never(MAPS.name, 0)
@@ -148,7 +150,7 @@ async def test_never_is_said_of_an_empty_bucket_too(limiter: Limiter, clock: Fak
 
 
 async def test_as_many_as_there_are_between_least_and_most(limiter: Limiter, clock: FakeClock) -> None:
-    """A worker takes ahead what it can use, and is content with less."""
+    """A worker takes ahead what it can use, and accepts less."""
     await ready(limiter, clock, MAPS)
     assert (await granted(limiter, ask(MAPS), most=2)).count == 2
     assert (await granted(limiter, ask(MAPS), least=2, most=9)).count == 3
@@ -158,7 +160,7 @@ async def test_as_many_as_there_are_between_least_and_most(limiter: Limiter, clo
 
 
 async def test_the_scarcest_limit_decides_how_many(limiter: Limiter, clock: FakeClock) -> None:
-    """All limits are taken as often as the call is made."""
+    """All limits are acquired as often as the call is made."""
     await ready(limiter, clock, MAPS, MAIL)
     assert (await drained(limiter, ask(MAIL, 20), ask(MAPS))).count == 2
     assert await left(limiter, MAPS) == [3]
@@ -166,7 +168,7 @@ async def test_the_scarcest_limit_decides_how_many(limiter: Limiter, clock: Fake
 
 
 async def test_a_call_may_weigh_more_than_one(limiter: Limiter, clock: FakeClock) -> None:
-    """Tokens of a language model, units of a map: the provider counts weights."""
+    """Providers count weights, such as tokens of a language model or units of a map."""
     await ready(limiter, clock, MAIL)
     for _ in range(2):
         await granted(limiter, ask(MAIL, 20))
@@ -193,7 +195,7 @@ async def test_every_window_of_a_limit_holds(limiter: Limiter, clock: FakeClock)
 
 
 async def test_limits_with_fields_are_apart(limiter: Limiter, clock: FakeClock) -> None:
-    """One definition, one limit per value: a tenant cannot use up another's."""
+    """One definition creates one limit per value, so a tenant cannot use up another's."""
     each = Limit("maps:{tenant}", "100/minute")
     await ready(limiter, clock, each)
     await drained(limiter, ask(each, name="maps:one"))
@@ -202,7 +204,7 @@ async def test_limits_with_fields_are_apart(limiter: Limiter, clock: FakeClock) 
 
 
 async def test_the_smallest_limit_makes_progress(limiter: Limiter, clock: FakeClock) -> None:
-    """One per minute: a bucket of one, refilled every window and a little."""
+    """One per minute needs a bucket of one that is refilled slightly slower than once per window."""
     single = Limit("single", "1/minute")
     await ready(limiter, clock, single)
     await granted(limiter, ask(single))
@@ -215,7 +217,7 @@ async def test_the_smallest_limit_makes_progress(limiter: Limiter, clock: FakeCl
 
 
 async def test_a_clock_that_steps_back_grants_nothing_extra(limiter: Limiter, clock: FakeClock) -> None:
-    """Clocks are set: whoever believes it sees old tokens as new ones, or none for ever."""
+    """When a clock is set back, old permits must neither look new nor block the limit forever."""
     await ready(limiter, clock, MAPS)
     start_us = clock.now_us()
     await drained(limiter, ask(MAPS))
@@ -232,7 +234,7 @@ async def waits_after_draining(limiter: Limiter) -> None:
 
 
 async def test_looking_changes_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """People look at limits all day, and a look must not cost a token or a turn."""
+    """Dashboards read limits all day, and a read must not cost a permit or a turn."""
     await ready(limiter, clock, MAPS)
     await waits_after_draining(limiter)
     clock.advance_us(MAPS_TOKEN_US)
@@ -245,7 +247,7 @@ async def test_looking_changes_nothing(limiter: Limiter, clock: FakeClock) -> No
 
 
 async def test_what_is_returned_at_once_counts_in_full(limiter: Limiter, clock: FakeClock) -> None:
-    """A worker that took ahead and found nothing to do must not cost the fleet its tokens."""
+    """A worker that took permits ahead without using them must not cost the fleet its permits."""
     await ready(limiter, clock, MAPS, MAIL)
     taken = await granted(limiter, ask(MAPS), ask(MAIL, 4), most=5)
     await limiter.return_unused(taken, 3)
@@ -254,11 +256,13 @@ async def test_what_is_returned_at_once_counts_in_full(limiter: Limiter, clock: 
 
 
 async def test_a_return_is_worth_less_with_its_age(limiter: Limiter, clock: FakeClock) -> None:
-    """Had they never been taken, a full bucket would have refilled nothing: one for one breaks the window."""
+    """If they had never been taken, a full bucket would not have refilled: returning one for one would exceed the
+    window.
+    """
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(2 * MAPS_TOKEN_US)
-    await limiter.return_unused(taken, 5)  # two came back by themselves meanwhile
+    await limiter.return_unused(taken, 5)  # two were refilled meanwhile
     assert await left(limiter, MAPS) == [MAPS_BURST]
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(2 * MAPS_TOKEN_US)
@@ -267,7 +271,7 @@ async def test_a_return_is_worth_less_with_its_age(limiter: Limiter, clock: Fake
 
 
 async def test_an_old_return_is_worth_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """And it must not become a debt either."""
+    """The return must not become a debt either."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(2 * MAPS_TOKEN_US)
@@ -284,7 +288,7 @@ async def test_a_return_of_nothing_changes_nothing(limiter: Limiter, clock: Fake
 
 
 async def test_a_return_under_another_fence_counts_for_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """The bucket from which they came is lost: what it knew counts as used."""
+    """The bucket that granted them is lost, so everything counts as used."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     await limiter.return_unused(replace(taken, since=taken.since - 1), 5)
@@ -292,7 +296,7 @@ async def test_a_return_under_another_fence_counts_for_nothing(limiter: Limiter,
 
 
 async def test_a_return_from_the_future_counts_for_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """The clock stepped back: nobody knows how old the tokens are."""
+    """The clock was set back, so the age of the permits is unknown."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(-1)
@@ -302,7 +306,7 @@ async def test_a_return_from_the_future_counts_for_nothing(limiter: Limiter, clo
 
 
 async def test_a_return_never_fills_beyond_the_burst(limiter: Limiter, clock: FakeClock) -> None:
-    """Whatever comes back, a bucket is only so large."""
+    """Whatever is returned, a bucket never exceeds its size."""
     await ready(limiter, clock, MAPS)
     first, second = await granted(limiter, ask(MAPS), most=3), await granted(limiter, ask(MAPS), most=1)
     clock.advance_us(MAPS_TOKEN_US)
@@ -316,7 +320,7 @@ async def test_a_return_never_fills_beyond_the_burst(limiter: Limiter, clock: Fa
 
 
 async def test_a_return_after_a_refusal_counts_for_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """The limit reopens with one token; what workers still held from before must not make it a burst."""
+    """The limit reopens with one permit; earlier permits of workers must not turn it into a burst."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     await throttled(limiter, MAPS, seconds=10)
@@ -326,7 +330,7 @@ async def test_a_return_after_a_refusal_counts_for_nothing(limiter: Limiter, clo
 
 
 async def test_a_return_to_a_forgotten_limit_is_not_missed(limiter: Limiter, clock: FakeClock) -> None:
-    """Workers tidy up after an operator who was faster."""
+    """A worker may return permits after an operator deleted the limit."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     await limiter.definitions.forget(MAPS.name)

@@ -1,4 +1,4 @@
-"""Seats: how many calls may be under way at once, and what happens to the seats of the dead."""
+"""Concurrency limits: how many calls may be in flight at once, and what happens to the calls of dead workers."""
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Granted, Never, Wait
@@ -20,7 +20,7 @@ from leaseway.testing.limiter_contract.fixtures import (
 
 
 async def test_no_more_calls_than_seats(limiter: Limiter, clock: FakeClock) -> None:
-    """The provider counts connections, whoever makes them."""
+    """The provider counts connections of all workers together."""
     await ready(limiter, clock, PHONE)
     assert isinstance(await seated(limiter, "one", ask(PHONE)), Granted)
     more = await seated(limiter, "two", ask(PHONE), most=9)
@@ -40,7 +40,7 @@ async def test_more_seats_than_there_are_are_never_granted(limiter: Limiter, clo
 
 
 async def test_a_seat_that_was_left_is_free(limiter: Limiter, clock: FakeClock) -> None:
-    """And only that one."""
+    """Only the place of the finished call may be freed."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=3)
     await limiter.end_calls([ask(PHONE)], "one", 1)
@@ -49,7 +49,7 @@ async def test_a_seat_that_was_left_is_free(limiter: Limiter, clock: FakeClock) 
 
 
 async def test_leaving_more_than_one_has_frees_nobody_elses(limiter: Limiter, clock: FakeClock) -> None:
-    """A worker that tidies up twice must not let others exceed the limit."""
+    """A worker that releases twice must not let others exceed the limit."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE))
     await seated(limiter, "two", ask(PHONE), most=2)
@@ -62,7 +62,7 @@ async def test_leaving_more_than_one_has_frees_nobody_elses(limiter: Limiter, cl
 
 
 async def test_the_seats_of_the_dead_are_free_in_the_end(limiter: Limiter, clock: FakeClock) -> None:
-    """A worker that was killed says nothing any more; its seats must not be lost for ever."""
+    """A killed worker does not release its calls; their places must not be lost forever."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=3)
     clock.advance_us(SEAT_US - 1)
@@ -74,7 +74,7 @@ async def test_the_seats_of_the_dead_are_free_in_the_end(limiter: Limiter, clock
 
 
 async def test_a_seat_that_is_kept_stays_taken(limiter: Limiter, clock: FakeClock) -> None:
-    """A call that takes long keeps its seat for as long as its worker says so."""
+    """A long call must keep its place as long as its worker renews it."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=3)
     clock.advance_us(SEAT_US - 1)
@@ -86,20 +86,20 @@ async def test_a_seat_that_is_kept_stays_taken(limiter: Limiter, clock: FakeCloc
 
 
 async def test_seats_are_kept_even_if_they_were_lost(limiter: Limiter, clock: FakeClock) -> None:
-    """Calls that are under way are a fact, whatever the store knows: nobody may sit down on top of them."""
+    """Calls in flight are a fact, whatever the store knows: no further call may start beside them."""
     await ready(limiter, clock, PHONE)
     await limiter.renew_calls([ask(PHONE)], "one", 2, SEAT_US)
     verdict = await seated(limiter, "two", ask(PHONE), most=3)
     assert isinstance(verdict, Granted)
     assert verdict.count == 1
-    await limiter.renew_calls([ask(PHONE)], "three", 2, SEAT_US)  # five of three: nobody can help it
+    await limiter.renew_calls([ask(PHONE)], "three", 2, SEAT_US)  # five of three: this cannot be prevented
     assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
     await limiter.end_calls([ask(PHONE)], "one", 2)
     assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
 
 
 async def test_keeping_says_how_many_not_how_many_more(limiter: Limiter, clock: FakeClock) -> None:
-    """Heartbeats repeat themselves."""
+    """Renewals repeat the total number."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=2)
     for count in (2, 2, 1):
@@ -110,7 +110,7 @@ async def test_keeping_says_how_many_not_how_many_more(limiter: Limiter, clock: 
 
 
 async def test_seats_and_rates_are_taken_together(limiter: Limiter, clock: FakeClock) -> None:
-    """Without a seat no token is used, and without a token no seat is taken."""
+    """Without a free place no permit may be used, and without a permit no place may be taken."""
     both = Limit("both", "100/minute", concurrency=2)
     await ready(limiter, clock, both, MAPS)
     verdict = await seated(limiter, "one", ask(both), most=9)
@@ -126,7 +126,7 @@ async def test_seats_and_rates_are_taken_together(limiter: Limiter, clock: FakeC
 
 
 async def test_seats_come_back_with_the_vacated_call_only(limiter: Limiter, clock: FakeClock) -> None:
-    """Returned tokens say nothing about calls under way."""
+    """Returned permits say nothing about calls in flight."""
     both = Limit("both", "100/minute", concurrency=2)
     await ready(limiter, clock, both)
     verdict = await seated(limiter, "one", ask(both), most=2)

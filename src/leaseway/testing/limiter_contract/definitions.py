@@ -1,4 +1,4 @@
-"""Definitions: what the code says, what an operator changes, and what becomes of tokens that were used."""
+"""Definitions: declared by the code, changed by an operator, and their effect on used permits."""
 
 import pytest
 from msgspec.structs import replace
@@ -30,21 +30,21 @@ SLOWER = Limit("maps", "50/minute")
 
 
 async def test_what_was_declared_is_in_force(limiter: Limiter) -> None:
-    """By name, each with its version; exactly as it was said."""
+    """Definitions must be listed by name, with their version and exactly as declared."""
     rich = Limit("rich", "5/second", "100k/day", concurrency=7, burst=0.25, cost_max=3, lease=0.5, delay=2)
     await limiter.definitions.declare([rich.definition, MAPS.definition])
     assert await limiter.definitions.all() == [(MAPS.definition, 1), (rich.definition, 1)]
 
 
 async def test_a_restart_changes_nothing(limiter: Limiter) -> None:
-    """Every worker declares what the code says, every time it starts."""
+    """Every worker declares the limits of the code each time it starts."""
     for _ in range(3):
         await limiter.definitions.declare([MAPS.definition])
     assert await limiter.definitions.all() == [(MAPS.definition, 1)]
 
 
 async def test_a_restart_does_not_undo_an_operators_change(limiter: Limiter) -> None:
-    """He slowed it down at night, for a reason; the next deployment of the same code must not speed it up."""
+    """The operator slowed it down at night for a reason; the next deployment of the same code must not undo that."""
     await limiter.definitions.declare([MAPS.definition])
     assert await limiter.definitions.change(SLOWER.definition) == 2
     await limiter.definitions.declare([MAPS.definition])
@@ -52,7 +52,7 @@ async def test_a_restart_does_not_undo_an_operators_change(limiter: Limiter) -> 
 
 
 async def test_new_code_counts(limiter: Limiter) -> None:
-    """What the code says anew is newer than what the operator said before."""
+    """A new declaration in the code is newer than the operator's change."""
     await limiter.definitions.declare([MAPS.definition])
     await limiter.definitions.change(SLOWER.definition)
     await limiter.definitions.declare([FASTER.definition])
@@ -60,7 +60,7 @@ async def test_new_code_counts(limiter: Limiter) -> None:
 
 
 async def test_an_operator_may_come_before_the_code(limiter: Limiter) -> None:
-    """The limit is in force; and what the code then says is new."""
+    """The operator's limit must be in force, and a later declaration by the code is new."""
     assert await limiter.definitions.change(SLOWER.definition) == 1
     assert await limiter.definitions.all() == [(SLOWER.definition, 1)]
     await limiter.definitions.declare([MAPS.definition])
@@ -68,25 +68,25 @@ async def test_an_operator_may_come_before_the_code(limiter: Limiter) -> None:
 
 
 async def test_a_change_is_in_force_at_once(limiter: Limiter, clock: FakeClock) -> None:
-    """For everybody who asks from now on."""
+    """The change must apply to every caller from now on."""
     await ready(limiter, clock, MAPS)
     await limiter.definitions.change(FASTER.definition)
     assert (await granted(limiter, ask(MAPS), most=50)).count == 50
 
 
 async def test_a_slower_pace_keeps_used_tokens_used(limiter: Limiter, clock: FakeClock) -> None:
-    """Otherwise changing a limit while it is busy would hand out a fresh burst."""
+    """Otherwise changing a busy limit would grant a fresh burst."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     await limiter.definitions.change(SLOWER.definition)
     assert await left(limiter, SLOWER) == [0]
     wait = await waits(limiter, ask(MAPS))
-    # A bucket of three, with five used: two are owed before the next one comes.
+    # A bucket of three with five used: two are owed before the next permit is available.
     assert 3 * 1_281_250 - 5 <= wait.wait_us <= 3 * 1_281_250 + 5
 
 
 async def test_a_faster_pace_keeps_used_tokens_used(limiter: Limiter, clock: FakeClock) -> None:
-    """Five of fifty were used, and stay used."""
+    """Five of fifty were used and must stay used."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     await limiter.definitions.change(FASTER.definition)
@@ -94,7 +94,7 @@ async def test_a_faster_pace_keeps_used_tokens_used(limiter: Limiter, clock: Fak
 
 
 async def test_a_new_window_starts_empty(limiter: Limiter, clock: FakeClock) -> None:
-    """Nobody counted what was sent in it so far."""
+    """The requests in the new window so far were not counted."""
     await ready(limiter, clock, Limit("two", "60/minute"))
     await granted(limiter, ask(TWO))
     await limiter.definitions.change(TWO.definition)
@@ -104,7 +104,7 @@ async def test_a_new_window_starts_empty(limiter: Limiter, clock: FakeClock) -> 
 
 
 async def test_a_window_that_is_gone_hinders_nobody(limiter: Limiter, clock: FakeClock) -> None:
-    """And coming back, it is a new one."""
+    """If the window returns later, it must be a new one."""
     await ready(limiter, clock, TWO)
     await granted(limiter, ask(TWO))
     await limiter.definitions.change(Limit("two", "60/minute").definition)
@@ -114,7 +114,7 @@ async def test_a_window_that_is_gone_hinders_nobody(limiter: Limiter, clock: Fak
 
 
 async def test_fewer_seats_send_nobody_away(limiter: Limiter, clock: FakeClock) -> None:
-    """Calls under way go on; new ones wait until there is room."""
+    """Calls in flight continue; new ones must wait until there is room."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=3)
     await limiter.definitions.change(Limit("phone", concurrency=2).definition)
@@ -125,7 +125,7 @@ async def test_fewer_seats_send_nobody_away(limiter: Limiter, clock: FakeClock) 
 
 
 async def test_a_forgotten_limit_is_unknown(limiter: Limiter, clock: FakeClock) -> None:
-    """With all that was known of it; and only it."""
+    """Its whole state must be deleted, and no other limit may be affected."""
     await ready(limiter, clock, MAPS, MAIL)
     await drained(limiter, ask(MAPS))
     assert await limiter.definitions.forget(MAPS.name)
@@ -137,7 +137,7 @@ async def test_a_forgotten_limit_is_unknown(limiter: Limiter, clock: FakeClock) 
 
 
 async def test_an_unknown_limit_is_named_and_nothing_is_taken(limiter: Limiter, clock: FakeClock) -> None:
-    """Without its numbers nobody can say how many; unlimited is never the answer."""
+    """Without a definition the rate is unknown, and it must never be treated as unlimited."""
     await ready(limiter, clock, MAPS)
     with pytest.raises(UnknownLimit, match="nobody:defined"):
         await limiter.acquire([ask(MAPS), ask(Limit("nobody:defined", "1/day"))])
@@ -147,14 +147,14 @@ async def test_an_unknown_limit_is_named_and_nothing_is_taken(limiter: Limiter, 
 
 
 async def test_a_changed_lease_is_told_with_the_next_grant(limiter: Limiter, clock: FakeClock) -> None:
-    """Workers keep tokens for as long as the grant says, and no constant of theirs."""
+    """Workers must use the lifetime in the grant instead of a constant."""
     await ready(limiter, clock, MAPS)
     await limiter.definitions.change(Limit("maps", "100/minute", lease=3, delay=2).definition)
     assert (await granted(limiter, ask(MAPS))).lease_us == 4 * SECOND_US
 
 
 async def test_the_tenant_of_a_changed_definition_feels_it(limiter: Limiter, clock: FakeClock) -> None:
-    """A definition with fields changes all its limits."""
+    """A change of a definition with fields must apply to all its limits."""
     each = Limit("maps:{tenant}", "100/minute")
     await ready(limiter, clock, each)
     one = ask(each, name="maps:one")
@@ -171,7 +171,7 @@ PAUSED_MAPS = replace(MAPS.definition, paused=True)
 
 
 async def test_a_paused_limit_grants_nothing_until_it_is_resumed(limiter: Limiter, clock: FakeClock) -> None:
-    """Somebody stops the calls to a provider now, whatever tokens there are; and nothing is used up by asking."""
+    """An operator must be able to stop calls to a provider immediately, and refused requests must not use permits."""
     await ready(limiter, clock, MAPS)
     before = await left(limiter, MAPS)
     await limiter.definitions.change(PAUSED_MAPS)
@@ -183,7 +183,7 @@ async def test_a_paused_limit_grants_nothing_until_it_is_resumed(limiter: Limite
 
 
 async def test_new_code_does_not_resume(limiter: Limiter, clock: FakeClock) -> None:
-    """A deployment that happens to come along knows nothing of the reason for the pause."""
+    """A deployment does not know the reason for the pause."""
     await ready(limiter, clock, MAPS)
     await limiter.definitions.change(PAUSED_MAPS)
     await limiter.definitions.declare([FASTER.definition])
@@ -194,7 +194,7 @@ async def test_new_code_does_not_resume(limiter: Limiter, clock: FakeClock) -> N
 
 
 async def test_of_two_who_saw_the_same_version_one_is_refused(limiter: Limiter) -> None:
-    """Each of them changes what he saw; the second would undo what the first has done, and not know it."""
+    """The second change would silently overwrite the first."""
     await limiter.definitions.declare([MAPS.definition])
     assert await limiter.definitions.change(FASTER.definition, expected=1) == 2
     with pytest.raises(Stale, match="limit maps"):
@@ -204,7 +204,7 @@ async def test_of_two_who_saw_the_same_version_one_is_refused(limiter: Limiter) 
 
 
 async def test_who_wants_to_be_the_first_is_refused_if_he_is_not(limiter: Limiter) -> None:
-    """And who expects a limit that was forgotten does not make it anew."""
+    """A change that expects a deleted limit must not create it again."""
     assert await limiter.definitions.change(MAPS.definition, expected=0) == 1
     with pytest.raises(Stale):
         await limiter.definitions.change(FASTER.definition, expected=0)

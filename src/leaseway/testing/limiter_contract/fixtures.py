@@ -1,4 +1,4 @@
-"""The limits that the chapters use, and short ways to ask for them."""
+"""The limits that the tests use, and short functions to acquire them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ DAY_SECONDS = 86_400
 MANY = 1_000_000
 
 MAPS = Limit("maps", "100/minute")
-"""Five tokens at once, and then one every 640,625 µs."""
+"""Five permits at once, and then one every 640,625 µs."""
 MAPS_BURST = 5
 MAPS_TOKEN_US = 640_625
 
@@ -22,10 +22,10 @@ MAIL = Limit("mail", "1000/minute", cost_max=20, delay=0.815)
 MAIL_BURST = 50
 
 TWO = Limit("two", "60/minute", "1000/day")
-"""Three a time, and fifty a day at once."""
+"""Three at once for the minute, and fifty at once for the day."""
 
 PHONE = Limit("phone", concurrency=3)
-"""Only seats."""
+"""Only a concurrency limit."""
 
 SEAT_US = 30 * SECOND_US
 
@@ -35,7 +35,7 @@ def ask(limit: Limit, cost: int = 1, name: str | None = None) -> PermitRequest:
 
 
 async def ready(limiter: Limiter, clock: FakeClock, *limits: Limit) -> None:
-    """Declared so long ago that every bucket is full, and every seat may be taken."""
+    """Declared so long ago that every bucket is full and calls may be in flight."""
     await limiter.definitions.declare([limit.definition for limit in limits])
     clock.advance(2 * DAY_SECONDS)
 
@@ -53,7 +53,7 @@ async def waits(limiter: Limiter, *asks: PermitRequest, least: int = 1) -> Wait:
 
 
 async def drained(limiter: Limiter, *asks: PermitRequest) -> Granted:
-    """All that there is now."""
+    """Take all available permits."""
     return await granted(limiter, *asks, most=MANY)
 
 
@@ -74,7 +74,7 @@ async def level_of(limiter: Limiter, limit: Limit) -> Level:
 
 
 async def left(limiter: Limiter, limit: Limit) -> list[int]:
-    """How many tokens each window has now, the shortest first."""
+    """The available permits of each window, the shortest first."""
     now, (level,) = await limiter.levels([ask(limit)])
     return [
         permits_left(window, level.buckets[window.window_us], now) for window in size_limit(limit.definition).windows
@@ -82,5 +82,5 @@ async def left(limiter: Limiter, limit: Limit) -> list[int]:
 
 
 async def picture(limiter: Limiter, limits: Sequence[Limit]) -> object:
-    """All that anybody can see, to compare."""
+    """Everything that can be observed, for comparison."""
     return await limiter.levels([ask(limit) for limit in limits]), await limiter.definitions.all()

@@ -1,4 +1,4 @@
-"""What the provider says: closed for all, slower once, open again with one token, and faster step by step."""
+"""Feedback from the provider: closed for all, slowed once, reopened with one permit, and faster step by step."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ from leaseway.testing.limiter_contract.fixtures import (
 
 
 async def test_a_refusal_closes_the_limit_for_all(limiter: Limiter, clock: FakeClock) -> None:
-    """One worker was told to wait; the others must not run into the same wall."""
+    """One worker was refused, and the others must not be refused as well."""
     await ready(limiter, clock, MAPS)
     await throttled(limiter, MAPS, seconds=10)
     wait = await waits(limiter, ask(MAPS))
@@ -47,7 +47,7 @@ async def test_a_refusal_closes_the_limit_for_all(limiter: Limiter, clock: FakeC
 
 
 async def test_a_shorter_refusal_does_not_open_early(limiter: Limiter, clock: FakeClock) -> None:
-    """Replies arrive in any order."""
+    """Responses arrive in any order."""
     await ready(limiter, clock, MAPS)
     await throttled(limiter, MAPS, seconds=10)
     await throttled(limiter, MAPS, seconds=1)
@@ -55,14 +55,14 @@ async def test_a_shorter_refusal_does_not_open_early(limiter: Limiter, clock: Fa
 
 
 async def test_a_refusal_without_a_time_closes_for_a_while(limiter: Limiter, clock: FakeClock) -> None:
-    """A tenth of the shortest window: sent again at once, the call would be refused again."""
+    """It closes for a tenth of the shortest window: a call that is repeated at once would be refused again."""
     await ready(limiter, clock, MAPS)
     await throttled(limiter, MAPS, seconds=None)
     assert (await waits(limiter, ask(MAPS))).wait_us == 6 * SECOND_US
 
 
 async def test_it_reopens_with_one_token(limiter: Limiter, clock: FakeClock) -> None:
-    """A full bucket would greet the provider with a burst, and be refused again."""
+    """A full bucket would send a burst to the provider and be refused again."""
     await ready(limiter, clock, MAPS)
     await throttled(limiter, MAPS, seconds=10)
     clock.advance(10)
@@ -71,7 +71,7 @@ async def test_it_reopens_with_one_token(limiter: Limiter, clock: FakeClock) -> 
 
 
 async def test_a_refusal_slows_once_for_all_who_saw_it(limiter: Limiter, clock: FakeClock) -> None:
-    """Sixty workers see one congestion; slowed sixty times, the limit would stand still."""
+    """Sixty workers see one overload; if each slowed the limit, it would stop."""
     await ready(limiter, clock, MAPS)
     for _ in range(20):
         await throttled(limiter, MAPS, generation=0, seconds=1)
@@ -85,7 +85,7 @@ async def test_a_refusal_slows_once_for_all_who_saw_it(limiter: Limiter, clock: 
 
 
 async def test_a_slowed_limit_refills_slower(limiter: Limiter, clock: FakeClock) -> None:
-    """That is what slower means."""
+    """Slowing must reduce the refill rate."""
     await ready(limiter, clock, MAPS)
     await throttled(limiter, MAPS, seconds=0)
     await granted(limiter, ask(MAPS))
@@ -96,7 +96,7 @@ async def test_a_slowed_limit_refills_slower(limiter: Limiter, clock: FakeClock)
 
 
 async def test_it_is_never_slowed_to_a_stop(limiter: Limiter, clock: FakeClock) -> None:
-    """Somebody must go on asking, or nobody would ever learn that the provider is well again."""
+    """Some calls must continue, or the fleet would never learn that the provider has recovered."""
     await ready(limiter, clock, MAPS)
     for generation in range(20):
         await throttled(limiter, MAPS, generation, seconds=0)
@@ -106,7 +106,7 @@ async def test_it_is_never_slowed_to_a_stop(limiter: Limiter, clock: FakeClock) 
 
 
 async def test_it_recovers_step_by_step_in_quiet_times(limiter: Limiter, clock: FakeClock) -> None:
-    """Five percent for each quiet minute: back at once would be refused at once."""
+    """Five percent per quiet minute: full speed at once would be refused at once."""
     await ready(limiter, clock, MAPS)
     await throttled(limiter, MAPS, seconds=10)
     clock.advance(10 + 60)
@@ -123,7 +123,7 @@ async def test_it_recovers_step_by_step_in_quiet_times(limiter: Limiter, clock: 
 
 
 async def test_a_refusal_keeps_used_tokens_used(limiter: Limiter, clock: FakeClock) -> None:
-    """Slower or faster, what was sent was sent."""
+    """At any rate, sent requests must still count."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     await throttled(limiter, MAPS, seconds=0)
@@ -133,7 +133,7 @@ async def test_a_refusal_keeps_used_tokens_used(limiter: Limiter, clock: FakeClo
 
 
 async def test_others_go_on(limiter: Limiter, clock: FakeClock) -> None:
-    """A refusal speaks of one limit."""
+    """A refusal concerns one limit only."""
     await ready(limiter, clock, MAPS, MAIL)
     await throttled(limiter, MAPS)
     await granted(limiter, ask(MAIL))
@@ -142,7 +142,7 @@ async def test_others_go_on(limiter: Limiter, clock: FakeClock) -> None:
 
 
 async def test_seats_are_closed_too(limiter: Limiter, clock: FakeClock) -> None:
-    """A provider that counts connections may ask for patience as well."""
+    """A provider that counts connections may also send a wait."""
     await ready(limiter, clock, PHONE)
     await throttled(limiter, PHONE, seconds=None)
     wait = await seated(limiter, "one", ask(PHONE), in_flight_us=SEAT_US)
@@ -151,7 +151,7 @@ async def test_seats_are_closed_too(limiter: Limiter, clock: FakeClock) -> None:
 
 
 async def test_less_than_we_thought_is_believed(limiter: Limiter, clock: FakeClock) -> None:
-    """Somebody else uses the same account."""
+    """Another program may use the same account."""
     await ready(limiter, clock, MAPS)
     await limiter.observe(Notice(MAPS.name, MAPS.name, 0, remaining=2))
     assert await left(limiter, MAPS) == [2]
@@ -161,7 +161,7 @@ async def test_less_than_we_thought_is_believed(limiter: Limiter, clock: FakeClo
 
 
 async def test_more_than_we_thought_is_not_believed(limiter: Limiter, clock: FakeClock) -> None:
-    """The provider has not seen yet what is on its way."""
+    """The provider has not counted the requests that are still on their way."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     await limiter.observe(Notice(MAPS.name, MAPS.name, 0, remaining=90))
@@ -169,7 +169,7 @@ async def test_more_than_we_thought_is_not_believed(limiter: Limiter, clock: Fak
 
 
 async def test_what_is_left_belongs_to_the_window_that_begins_anew_then(limiter: Limiter, clock: FakeClock) -> None:
-    """Three left of today are not three left of this minute."""
+    """Three requests left today are not three requests left in this minute."""
     await ready(limiter, clock, TWO)
     await limiter.observe(Notice(TWO.name, TWO.name, 0, remaining=20, reset_us=3_600 * SECOND_US))
     assert await left(limiter, TWO) == [3, 20]
@@ -180,7 +180,7 @@ async def test_what_is_left_belongs_to_the_window_that_begins_anew_then(limiter:
 
 
 async def test_a_reply_that_says_nothing_changes_nothing(limiter: Limiter, clock: FakeClock) -> None:
-    """Most replies do."""
+    """Most responses contain no rate-limit information."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     before = await picture(limiter, [MAPS])
@@ -192,7 +192,7 @@ ONE = [ask(MAPS)]
 
 
 async def test_a_limit_is_named_once(limiter: Limiter, clock: FakeClock) -> None:
-    """Decided one after the other, each would see tokens that the other has taken."""
+    """Decided one after the other, each request would see permits that the other has taken."""
     await ready(limiter, clock, MAPS)
     with pytest.raises(BadValue, match="twice"):
         await limiter.acquire([ask(MAPS), ask(MAPS, 2)])
@@ -217,7 +217,7 @@ async def test_a_limit_is_named_once(limiter: Limiter, clock: FakeClock) -> None
 async def test_an_impossible_ask_is_refused(
     limiter: Limiter, clock: FakeClock, asks: Any, options: dict[str, Any]
 ) -> None:
-    """A negative cost would hand out tokens that nobody has."""
+    """A negative cost would create permits."""
     await ready(limiter, clock, MAPS)
     before = await picture(limiter, [MAPS])
     with pytest.raises(BadValue):
@@ -227,7 +227,7 @@ async def test_an_impossible_ask_is_refused(
 
 @pytest.mark.parametrize("unused", [-1, 6, 1.5])
 async def test_nobody_returns_what_was_not_granted(limiter: Limiter, clock: FakeClock, unused: Any) -> None:
-    """More than was taken would be a gift; less than nothing, a theft."""
+    """Returning more than was taken would create permits; a negative number would remove them."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     before = await picture(limiter, [MAPS])
@@ -242,7 +242,7 @@ async def test_nobody_returns_what_was_not_granted(limiter: Limiter, clock: Fake
 async def test_impossible_seats_are_refused(
     limiter: Limiter, clock: FakeClock, holder: str, count: int, in_flight_us: int
 ) -> None:
-    """Fewer than no seats would make room for others."""
+    """A negative number of calls would make room for others."""
     await ready(limiter, clock, PHONE)
     with pytest.raises(BadValue):
         await limiter.renew_calls([ask(PHONE)], holder, count, in_flight_us)
@@ -255,7 +255,7 @@ async def test_impossible_seats_are_refused(
     "said", [{"retry_after_us": -1}, {"remaining": -1}, {"reset_us": -1}, {"retry_after_us": 10**16}]
 )
 async def test_an_impossible_notice_is_refused(limiter: Limiter, clock: FakeClock, said: dict[str, int]) -> None:
-    """Whoever reads replies says what is in them; a limit that is closed for three centuries helps nobody."""
+    """Values come from responses of providers; a limit that is closed for three centuries is useless."""
     await ready(limiter, clock, MAPS)
     before = await picture(limiter, [MAPS])
     with pytest.raises(BadValue, match="notice about maps"):
@@ -279,7 +279,9 @@ async def test_an_impossible_notice_is_refused(limiter: Limiter, clock: FakeCloc
     ],
 )
 async def test_an_impossible_definition_is_refused(limiter: Limiter, clock: FakeClock, changes: dict[str, Any]) -> None:
-    """By the operator's verb as well as by the code's; and together with others none of them counts."""
+    """This applies to the operator's method and to the code's; with one invalid definition, none of the batch may be
+    stored.
+    """
     await ready(limiter, clock, MAPS)
     bad = replace(MAPS.definition, **changes)
     with pytest.raises(BadValue, match="limit"):

@@ -157,6 +157,7 @@ async def test_a_finished_run_says_how_it_ended(sink: Sink, clock: FakeClock) ->
 
 
 async def test_a_run_that_goes_on_has_not_ended(sink: Sink) -> None:
+    """A resumed run that still looked ended would be reported or swept too early."""
     await sink.runs.start(RUN, [LOW])
     await sink.runs.finish(RUN.id, RunState.PARTIAL)
     await sink.runs.finish(RUN.id, RunState.RUNNING)
