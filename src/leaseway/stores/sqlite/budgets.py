@@ -187,24 +187,15 @@ class BudgetTransaction:
         return before
 
     def _keep(self, kept: StoredBudget) -> None:
-        definition = kept.definition
-        self.run(
-            "budget_keep",
-            name=definition.name,
-            definition=as_json(definition),
-            declared=None if kept.declared is None else as_json(kept.declared),
-            version=kept.version,
-        )
+        definition, declared = kept.definition, None if kept.declared is None else as_json(kept.declared)
+        values = {"name": definition.name, "definition": as_json(definition), "declared": declared}
+        self.run("budget_keep", **values, version=kept.version)
         for id_, *numbers in self.run("windows_under", name=definition.name, now=self._now):
             book = apply_limit(parse_balance(numbers), definition.limit_micros)
             self.run(
-                "window_limit",
-                id=id_,
-                budget=definition.name,
-                limit_micros=book.limit_micros,
-                overdraft_micros=book.overdraft_micros,
-                threshold_percent=book.threshold_percent,
-            )
+                "window_limit", id=id_, budget=definition.name, limit_micros=book.limit_micros,
+                overdraft_micros=book.overdraft_micros, threshold_percent=book.threshold_percent,
+            )  # fmt: skip
 
     def _kept(self, name: str, budget: str) -> StoredBudget | None:
         for definition, said, version in self.run("budget_find", name=name, budget=budget):
@@ -307,13 +298,9 @@ class BudgetTransaction:
     def _apply(self, step: HoldStep) -> Crossed:
         hold = step.hold
         self.run(
-            "hold_keep",
-            id=hold.id,
-            state=hold.state.value,
-            owner=hold.owner,
-            ttl_us=hold.ttl_us,
+            "hold_keep", id=hold.id, state=hold.state.value, owner=hold.owner, ttl_us=hold.ttl_us,
             deadline=hold.deadline,
-        )
+        )  # fmt: skip
         if not step.moves:
             return ()
         self.run("hold_clear", hold=hold.id)
@@ -341,23 +328,13 @@ class BudgetTransaction:
         ((_, *numbers),) = self.run("window_find", name=move.line.name, **window_values(move.line.window))
         book, crossed = apply_posting(parse_balance(numbers), move)
         self.run(
-            "window_book",
-            id=window,
-            spent_micros=book.spent_micros,
-            held_micros=book.held_micros,
-            overdraft_micros=book.overdraft_micros,
-            threshold_percent=book.threshold_percent,
-        )
+            "window_book", id=window, spent_micros=book.spent_micros, held_micros=book.held_micros,
+            overdraft_micros=book.overdraft_micros, threshold_percent=book.threshold_percent,
+        )  # fmt: skip
         self.run(
-            "entry_add",
-            at=self._now,
-            hold=move.hold,
-            window=window,
-            kind=move.kind,
-            held_micros=move.held_micros,
-            spent_micros=move.spent_micros,
-            crossed=max(crossed, default=0),
-        )
+            "entry_add", at=self._now, hold=move.hold, window=window, kind=move.kind, held_micros=move.held_micros,
+            spent_micros=move.spent_micros, crossed=max(crossed, default=0),
+        )  # fmt: skip
         return crossed
 
     # -- for people -------------------------------------------------------------------------------------------------
@@ -399,52 +376,32 @@ def window_values(window: CalendarWindow) -> dict[str, Any]:
 def parse_balance(row: Sequence[Any]) -> Balance:
     limit_micros, spent_micros, held_micros, overdraft_micros, threshold = row
     return Balance(
-        limit_micros=limit_micros,
-        spent_micros=spent_micros,
-        held_micros=held_micros,
-        overdraft_micros=overdraft_micros,
-        threshold_percent=threshold,
-    )
+        limit_micros=limit_micros, spent_micros=spent_micros, held_micros=held_micros,
+        overdraft_micros=overdraft_micros, threshold_percent=threshold,
+    )  # fmt: skip
 
 
 def parse_hold_line(row: Sequence[Any]) -> HoldLine:
     name, budget, unit, start, end, label, amount_micros, actual_micros = row
     return HoldLine(
-        name=name,
-        budget=budget,
-        unit=unit,
-        window=CalendarWindow(start, end, label),
-        amount_micros=amount_micros,
+        name=name, budget=budget, unit=unit, window=CalendarWindow(start, end, label), amount_micros=amount_micros,
         actual_micros=actual_micros,
-    )
+    )  # fmt: skip
 
 
 def parse_window(row: Row, now: Instant) -> BudgetWindow:
     name, budget, unit, start, end, label, *numbers = row
     window = CalendarWindow(start, end, label)
-    return BudgetWindow(
-        name=name,
-        budget=budget,
-        unit=unit,
-        window=window,
-        balance=parse_balance(numbers),
-        has_begun=window.start <= now,
-    )
+    balance, has_begun = parse_balance(numbers), window.start <= now
+    return BudgetWindow(name=name, budget=budget, unit=unit, window=window, balance=balance, has_begun=has_begun)
 
 
 def parse_entry(row: Row) -> JournalEntry:
     seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
     return JournalEntry(
-        seq=seq,
-        at=at,
-        hold=hold,
-        name=name,
-        window=CalendarWindow(start, end, label),
-        kind=kind,
-        held_micros=held_micros,
-        spent_micros=spent_micros,
-        crossed=crossed,
-    )
+        seq=seq, at=at, hold=hold, name=name, window=CalendarWindow(start, end, label), kind=kind,
+        held_micros=held_micros, spent_micros=spent_micros, crossed=crossed,
+    )  # fmt: skip
 
 
 def window_key(row: Row) -> WindowKey:
