@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from chaos.history import Ended, Journal, Started
 from leaseway import App, Backoff, Bound, Context, Fail, LeaseLost, Snooze, TransientError
-from leaseway.ports.events import Events
+from leaseway.ports.telemetry import Events
 
 ATTEMPTS_PLENTY = 1_000
 """More attempts than kills can use up: a job that ends failed is a violation, unless it is of the kind that must fail.

@@ -15,7 +15,7 @@ from chaos.jobs import Jobs
 from chaos.recording import recorded
 from leaseway import TransientError
 from leaseway.ports.store import Store
-from leaseway.ports.tracer import Tracing
+from leaseway.ports.telemetry import Tracing
 from leaseway.wiring import store_at
 
 

@@ -14,7 +14,7 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.ports.limiter import Limiter
 from leaseway.simulation.loop import SimLoop
 from leaseway.stores.memory.limits import MemoryLimiter
-from leaseway.telemetry.log_events import NoEvents
+from leaseway.telemetry.log import NoEvents
 from leaseway.wiring import build_environment
 from leaseway.worker.environment import Environment
 

@@ -57,7 +57,7 @@ Begin = Callable[[], Course]
 async def by_leaseway(address: str, begin: Begin) -> tuple[Times, int]:
     """As a worker with several handlers."""
     from benchmarks.limits.fleet import maps, worker_of
-    from leaseway.telemetry.log_events import NoEvents
+    from leaseway.telemetry.log import NoEvents
     from leaseway.wiring import build_environment
 
     world, sent = build_environment("memory://", address, NoEvents()), Times()

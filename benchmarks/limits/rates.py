@@ -21,7 +21,7 @@ from benchmarks.postgres.database import new_database
 from benchmarks.processes import done, rate_of, ready, run_together
 from leaseway.domain.limits.buckets import Granted
 from leaseway.domain.limits.limit import Limit
-from leaseway.telemetry.log_events import NoEvents
+from leaseway.telemetry.log import NoEvents
 from leaseway.testing.valkey import valkey_server
 from leaseway.wiring import build_environment
 from leaseway.worker.environment import Environment

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from leaseway import App, Context, JobHandle, Limit
-from leaseway.telemetry.log_events import NoEvents
+from leaseway.telemetry.log import NoEvents
 from leaseway.testing.provider import Provider, provider
 from leaseway.testing.valkey import valkey_server
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from leaseway import App, JobHandle
 from leaseway.bench.measure import percentile
-from leaseway.telemetry.log_events import NoEvents
+from leaseway.telemetry.log import NoEvents
 
 LARGE, SMALL = "large", [f"small-{number}" for number in range(9)]
 TIMES = 100

@@ -21,9 +21,8 @@ import asyncpg
 
 from benchmarks.postgres.setups import RawSetup
 from benchmarks.processes import done, ready
-from leaseway.bench.pickup import IDLE_SECONDS
+from leaseway.bench.probe import IDLE_SECONDS, SINGLE_SECONDS_MAX, TASKS
 from leaseway.bench.processes import TEXT
-from leaseway.bench.submit import SINGLE_SECONDS_MAX, TASKS
 
 PAYLOAD = json.dumps({"text": TEXT}, separators=(",", ":"))
 

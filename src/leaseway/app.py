@@ -35,13 +35,13 @@ from leaseway.domain.tenant import Tenant
 from leaseway.domain.tenant import check_tenant as check_tenant
 from leaseway.domain.validators import Seconds, check_name, parse_duration_us
 from leaseway.job_handle import JobHandle, make_schedule, register_job
-from leaseway.ports.events import Events
 from leaseway.ports.job_store import TransactionalSubmission
 from leaseway.ports.store import Store
+from leaseway.ports.telemetry import Events
 from leaseway.signals import drained_by_signals, run_to_the_end
 from leaseway.store_session import StoreSession
 from leaseway.sync_portal import refuse_running_loop
-from leaseway.telemetry.log_events import LogEvents
+from leaseway.telemetry.log import LogEvents
 from leaseway.worker.definitions import store_tenant
 from leaseway.worker.environment import WorkerSettings
 from leaseway.worker.loop import Worker, WorkerSummary

@@ -6,8 +6,8 @@ from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from leaseway.domain.errors import UsageError, redact_url
-from leaseway.ports.events import Events
 from leaseway.ports.store import Store
+from leaseway.ports.telemetry import Events
 from leaseway.sync_portal import SyncPortal, refuse_running_loop
 from leaseway.wiring import build_environment
 from leaseway.worker.environment import Environment

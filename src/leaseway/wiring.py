@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from leaseway.domain.errors import StoreRefused, redact_url
-from leaseway.ports.events import Events
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
-from leaseway.ports.tracer import Tracing
+from leaseway.ports.telemetry import Events, Tracing
 from leaseway.system import SystemChance, SystemClock, SystemIds, wall_clock_us
 from leaseway.telemetry.tracing import tracing_here
 from leaseway.worker.environment import Environment

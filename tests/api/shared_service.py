@@ -12,7 +12,7 @@ from leaseway import App
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.memory.store import MemoryStore
-from leaseway.telemetry.log_events import LogEvents
+from leaseway.telemetry.log import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.wiring import build_environment
 from leaseway.worker.environment import Environment

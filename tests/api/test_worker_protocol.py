@@ -41,7 +41,7 @@ from leaseway.stores.http.client import ServiceClient
 from leaseway.stores.http.protocol import VERBS
 from leaseway.stores.http.store import HttpStore
 from leaseway.stores.memory.store import MemoryStore
-from leaseway.telemetry.log_events import LogEvents
+from leaseway.telemetry.log import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, id_of, keyed_job, new_job
 from leaseway.wiring import build_environment

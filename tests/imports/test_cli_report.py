@@ -14,7 +14,7 @@ from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.drift import Drift, TypeChange, compare_profiles, merge_profiles
 from leaseway.imports.domain.run_state import RunState
 from leaseway.imports.domain.shard import make_shard
-from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.plan.plan import plan_with_history
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 

@@ -20,8 +20,13 @@ from tests.imports.test_deletes import FULL, SWEEP, hide
 from leaseway.domain.errors import NoSuchJob, UnknownOutcome
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import make_shard
-from leaseway.imports.run.finish_run import finish_run
-from leaseway.imports.run.run_verdict import duplicate_warning, find_excess_absence, find_yield_collapse, judge_shards
+from leaseway.imports.run.finish_run import (
+    duplicate_warning,
+    find_excess_absence,
+    find_yield_collapse,
+    finish_run,
+    judge_shards,
+)
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.sinks.sql_tables import SqlSweeps
 from leaseway.imports.sinks.sqlite.sink import SqliteSink

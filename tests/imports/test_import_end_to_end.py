@@ -17,7 +17,7 @@ from tests.sqlite_files import open_sqlite
 
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.plan.plan import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned

@@ -21,7 +21,7 @@ from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.plan.plan import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us

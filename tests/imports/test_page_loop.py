@@ -12,7 +12,7 @@ from leaseway.imports.domain.drift import add_profiles, profile_documents
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.domain.splitting import rows_left
-from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.plan.plan import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import job_key, submit_open_shards
 from leaseway.imports.run.start import start_planned

@@ -14,8 +14,7 @@ from leaseway.domain.errors import BadValue
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.boxes import owns
 from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.plan.plan import Plan, build_plan
-from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.plan.plan import Plan, build_plan, plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.sources.port import BadReply, SourceCapabilities, SourceProbe

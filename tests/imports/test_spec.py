@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.domain.errors import UsageError
-from leaseway.imports.spec.json_schema import schema_text
-from leaseway.imports.spec.reader import BadSpec, Spec, read_spec, spec_hash
+from leaseway.imports.spec.reader import BadSpec, Spec, read_spec, schema_text, spec_hash
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "imports"
@@ -641,7 +640,7 @@ def test_a_page_number_depends_on_the_size_of_its_page() -> None:
 def test_the_published_schema_is_the_one_in_use() -> None:
     """Editors would underline valid fields."""
     assert SCHEMA.read_text() == schema_text(), (
-        "write it anew: ./dev run python -m leaseway.imports.spec.json_schema > docs/reference/import-spec.schema.json"
+        "write it anew: ./dev run python -m leaseway.imports.spec.reader > docs/reference/import-spec.schema.json"
     )
 
 

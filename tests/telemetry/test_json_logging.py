@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 
 from leaseway import App
 from leaseway.domain.errors import BadValue
-from leaseway.telemetry.json_logging import JsonLines
+from leaseway.telemetry.log import JsonLines
 
 
 class Lines(logging.StreamHandler[io.StringIO]):

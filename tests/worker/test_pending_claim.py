@@ -26,7 +26,7 @@ from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.system import SystemChance, SystemIds
-from leaseway.telemetry.log_events import LogEvents
+from leaseway.telemetry.log import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.job_store_contract.fixtures import done, id_of, new_job
 from leaseway.worker.attempt import Attempt, Claim

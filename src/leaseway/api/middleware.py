@@ -18,7 +18,7 @@ from leaseway.api.auth.origin_checks import OriginChecks
 from leaseway.api.errors import log_problem, problem_response
 from leaseway.api.metrics.request_metrics import CLIENT_GONE, route_path
 from leaseway.domain.identity import LOCAL, Caller
-from leaseway.ports.tracer import Tracing
+from leaseway.ports.telemetry import Tracing
 
 if TYPE_CHECKING:
     from leaseway.api.service import Service

@@ -8,7 +8,7 @@ from typing import Any
 
 from leaseway.app import App
 from leaseway.job_handle import JobHandle
-from leaseway.telemetry.log_events import NoEvents
+from leaseway.telemetry.log import NoEvents
 
 PAYLOAD_BYTES = 200
 TEXT = "x" * (PAYLOAD_BYTES - len('{"text":""}'))

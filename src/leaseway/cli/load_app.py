@@ -4,7 +4,7 @@ from types import ModuleType
 
 from leaseway.app import App
 from leaseway.domain.errors import UsageError
-from leaseway.imports.load_object import MISSING, find_attribute, load_module, refuse_path
+from leaseway.imports.assembly import MISSING, find_attribute, load_module, refuse_path
 
 
 def load_app(name: str) -> App:

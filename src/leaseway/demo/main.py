@@ -32,8 +32,7 @@ def command(
     from rich.console import Console
 
     from leaseway.demo.report import as_dict, print_report
-    from leaseway.demo.runner import DemoSettings, check_installed, show
-    from leaseway.demo.screen import DemoScreen
+    from leaseway.demo.runner import DemoScreen, DemoSettings, check_installed, show
 
     check_installed()
     as_json = as_json or getattr(context.obj, "json", False)  # given before the command

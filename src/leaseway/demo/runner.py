@@ -6,6 +6,7 @@ import json
 import random
 import sqlite3
 import time
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -13,22 +14,53 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from leaseway.app import App
 from leaseway.demo.fleet import CONCURRENCY, DemoFleet, Member
-from leaseway.demo.screen import DemoScreen
 from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files, page_limit, write_spec
 from leaseway.demo.verify import DemoVerdict, judge_files
 from leaseway.domain.errors import TransientError
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
-from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.plan.plan import plan_with_history
+from leaseway.imports.progress import progress_view
 from leaseway.imports.progress.progress import ProgressTracker, RunSnapshot
 from leaseway.imports.progress.progress_view import source_rate
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
+
+
+class DemoScreen:
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.run = progress_view.ProgressView(console, "ocm → poi", self.say)
+        self._started_at = time.monotonic()
+
+    def say(self, event: str, style: str = "") -> None:
+        """Print an event. On a terminal it scrolls above the live table."""
+        at = f"{time.monotonic() - self._started_at:6.1f} s  "
+        self.console.print(Text.assemble((at, "dim"), (event, style)), soft_wrap=True)
+
+    def show(self, snapshot: RunSnapshot, members: Sequence[Member], held: Mapping[int, set[str]]) -> None:
+        self.run.show(snapshot, workers(members, held))
+
+
+def workers(members: Sequence[Member], held: Mapping[int, set[str]]) -> Text:
+    """One word per worker: ● with the number of its shards, or ✕."""
+    found = Text("workers  ", "dim")
+    for member in members:
+        if member.was_killed:
+            found.append(f"{member.number} ✕ killed   ", "bold red")
+        elif member.is_alive:
+            found.append(f"{member.number} ", "dim").append("● ", "green").append(f"{len(held.get(member.pid, ()))}   ")
+        else:
+            found.append(f"{member.number} done   ", "dim")
+    return found
+
 
 ANSWER_SECONDS_MAX = 30.0
 

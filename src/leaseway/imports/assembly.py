@@ -1,19 +1,27 @@
-"""Spec, or page function with options ─► source, sink and the task that all shard jobs share."""
+"""Spec, or page function with options ─► source, sink and the task that all shard jobs share.
+
+Only the driver that the sink needs is imported. Errors name the field, module or object that is wrong.
+"""
 
 import asyncio
 import inspect
 import os
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from leaseway.domain.errors import UsageError
+from leaseway.domain.errors import StoreRefused, UsageError
 from leaseway.imports.domain.guards import Ceilings
+from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.domain.shard import Cursor, Shard
 from leaseway.imports.domain.splitting import split_shard
-from leaseway.imports.load_object import find_attribute, load_module, refuse_path
-from leaseway.imports.open_sink import sink_for_url
 from leaseway.imports.rows import RowBuilder
 from leaseway.imports.shard_job.page_writes import ShardTask
 from leaseway.imports.sinks.port import Sink
@@ -22,8 +30,107 @@ from leaseway.imports.sources.function import FunctionSource
 from leaseway.imports.sources.port import RequestClient
 from leaseway.imports.spec.importer_options import DeclaredImporter
 from leaseway.imports.spec.reader import Spec, read_spec, spec_hash
+from leaseway.wiring import sqlite_path
 from leaseway.worker.provider_http import Http, SyncHttp
 from leaseway.worker.run_handler import HandlerThreads
+
+MISSING = object()
+
+
+def refuse_path(module: str, name: str, example: str = "MODULE:APP, for example tasks:app") -> str:
+    if module.endswith(".py") or "/" in module:
+        dotted = module.removeprefix("./").removesuffix(".py").replace("/", ".")
+        raise UsageError(
+            f"{name!r} is a path; write the module name as in an import statement: {name.replace(module, dotted)}"
+        )
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UsageError(f"{name!r} is not a module name; write {example}")
+    return module
+
+
+def load_module(name: str) -> ModuleType:
+    """Import the module with the current directory first in `sys.path`, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"module {error.name!r} was not found in {here} or among the installed packages; "
+                "change to the folder that contains it, or correct the name"
+            ) from error
+        raise UsageError(
+            f"importing {name!r} failed: {error}{error_location(error)}; install the missing package"
+        ) from error
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise UsageError(f"importing {name!r} failed: {what}{error_location(error)}") from error
+
+
+def error_location(error: BaseException) -> str:
+    """The location of the error in the user's code, without the frames of the import machinery."""
+    if isinstance(error, SyntaxError):
+        return ""  # the message of a SyntaxError contains the location
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    last = frames[-1]
+    return f" ({Path(last.filename).name}, line {last.lineno})" if len(frames) > 1 else ""
+
+
+def find_attribute(module: ModuleType, attribute: str) -> Any:
+    """Returns `MISSING` if the attribute does not exist."""
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, MISSING)
+    return found
+
+
+KNOWN = (
+    "sqlite:///data.db, postgresql://host/database, mongodb://host/database and parquet:///folder "
+    "(four slashes for an absolute path)"
+)
+
+
+def sink_for_url(url: str, table: str, columns: Mapping[str, ColumnType]) -> Sink:
+    """The sink is not open yet."""
+    match urlsplit(url).scheme:
+        case "sqlite":
+            from leaseway.imports.sinks.sqlite.sink import SqliteSink
+
+            return SqliteSink(sqlite_path(url), table, columns)
+        case "postgresql" | "postgres":
+            require_module("asyncpg", "PostgreSQL needs its driver", "postgres")
+            from leaseway.imports.sinks.postgres.sink import PostgresSink
+
+            return PostgresSink(url, table, columns)
+        case "mongodb" | "mongodb+srv":
+            require_module("pymongo", "MongoDB needs its driver", "mongodb")
+            from leaseway.imports.sinks.mongodb import MongoSink
+
+            return MongoSink(url, table, columns)
+        case "parquet":
+            require_module("pyarrow", "Parquet files need their library", "parquet")
+            from leaseway.imports.sinks.parquet.sink import ParquetSink
+
+            return ParquetSink(parquet_folder(url), table, columns)
+        case scheme:
+            raise StoreRefused(f"sink.url: {scheme}:// is not supported; supported are {KNOWN}")
+
+
+def require_module(module: str, what: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise StoreRefused(f"sink.url: {what}; install it with: pip install 'leaseway[{extra}]'")
+
+
+def parquet_folder(url: str) -> str:
+    """parquet:///places is a relative path, parquet:////places is absolute, as with sqlite://."""
+    path = url.removeprefix("parquet://")
+    if not path.startswith("/") or path == "/":
+        raise StoreRefused(
+            f"sink.url: {url!r} does not contain a folder; write three slashes and a path: parquet:///places"
+        )
+    return path[1:]
 
 
 class PageFunctionCaller:

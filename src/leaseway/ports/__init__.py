@@ -3,13 +3,13 @@
 store           everything that one store offers, as attributes that are the small ports below
 job_store       submit, exchange and settle jobs; cancel, retry, discard and prune them
 reads           read jobs and lanes; inspection: search, recent jobs, statistics, health
-schedule_store  schedules and their fires
-tenant_store    weights and caps of tenants; paused lanes
+definitions     schedules and their fires; weights and caps of tenants; paused lanes
 key_store       API keys and browser sessions
 notifications   hints that there may be work
 limiter         rate and concurrency limits, and their definitions
 ledger          holds on budgets, definitions of budgets, balances and the journal
-clock, events, tracer   time and randomness, structured events, tracing
+clock           time, randomness and ids
+telemetry       events and traces
 
 No port has more than eight methods. Each docstring states the promise that an implementation keeps.
 """

@@ -3,12 +3,11 @@
 from typing import Protocol
 
 from leaseway.domain.errors import SchemaVersions, StoreRefused
+from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
 from leaseway.ports.notifications import Notifications
 from leaseway.ports.reads import Inspection, JobReads
-from leaseway.ports.schedule_store import ScheduleStore
-from leaseway.ports.tenant_store import LanePauses, TenantStore
 
 
 class Store(Protocol):

@@ -15,12 +15,11 @@ from leaseway.domain.job import ErrorRecord, Job, NewJob, State, Submitted
 from leaseway.domain.lane import LaneCount
 from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
+from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
 from leaseway.ports.notifications import Notifications
 from leaseway.ports.reads import Inspection, JobReads
-from leaseway.ports.schedule_store import ScheduleStore
-from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Commit

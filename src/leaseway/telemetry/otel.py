@@ -24,8 +24,8 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, T
 
 from leaseway.domain.job import Lease, NewJob
 from leaseway.domain.outcome import Failed, Outcome
-from leaseway.telemetry import json_logging
-from leaseway.telemetry.json_logging import JOB, outcome_name
+from leaseway.telemetry import log as log_lines
+from leaseway.telemetry.log import JOB, outcome_name
 
 log = logging.getLogger("leaseway")
 
@@ -96,7 +96,7 @@ class OtelTracing:
         from leaseway import __version__
 
         self._tracer = provider.get_tracer(NAME, __version__)
-        json_logging.trace_fields = trace_fields
+        log_lines.trace_fields = trace_fields
 
     @contextmanager
     def submitting(self, jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
@@ -216,5 +216,5 @@ def trace_fields() -> Mapping[str, str]:
     """The ids of the current span, for log lines."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
-        return json_logging.NO_FIELDS
+        return log_lines.NO_FIELDS
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

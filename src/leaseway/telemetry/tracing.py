@@ -8,8 +8,8 @@ import os
 import sys
 from functools import cache
 
-from leaseway.ports.tracer import Tracing
-from leaseway.telemetry.json_logging import JobLogContext, wants_json
+from leaseway.ports.telemetry import Tracing
+from leaseway.telemetry.log import JobLogContext, wants_json
 
 log = logging.getLogger("leaseway")
 

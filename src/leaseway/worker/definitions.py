@@ -14,9 +14,9 @@ from leaseway.domain.budgets.budget import BudgetDefinition
 from leaseway.domain.errors import Stale, TransientError, UnknownBudget, UnknownLimit, UsageError
 from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.domain.tenant import Tenant
+from leaseway.ports.definitions import TenantStore
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
-from leaseway.ports.tenant_store import TenantStore
 
 TRIES_MAX = 10
 NAMES_LENGTH_MAX = 300

@@ -8,11 +8,10 @@ from msgspec import Struct
 from leaseway.domain.errors import BadValue, TransientError
 from leaseway.domain.ids import SECOND_US, WorkerId
 from leaseway.ports.clock import Chance, Clock, Ids
-from leaseway.ports.events import Events
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
-from leaseway.ports.tracer import Tracing
+from leaseway.ports.telemetry import Events, Tracing
 
 PREFETCH_SECONDS = 0.1
 """A worker leases jobs ahead only as far as it can start them within this time."""

@@ -22,9 +22,9 @@ from leaseway.domain.gates import (
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.validation import PERMIT_REQUESTS_MAX
+from leaseway.ports.definitions import TenantStore
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
-from leaseway.ports.tenant_store import TenantStore
 
 ClosedGates = dict[Gate, list[Closure]]
 Closures = Mapping[PermitRequest | Charge, Closure]

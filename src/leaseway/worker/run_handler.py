@@ -22,7 +22,7 @@ from leaseway.domain.job import Failure, Lease
 from leaseway.domain.kind import Kind
 from leaseway.domain.limits.rate_limit_headers import Throttled
 from leaseway.domain.outcome import Abandoned, Cancelled, Done, Fail, Failed, Outcome, Released, Snooze, Snoozed
-from leaseway.ports.tracer import Tracing
+from leaseway.ports.telemetry import Tracing
 from leaseway.worker.attempt import Attempt, Stop
 from leaseway.worker.context import Context, SyncContext
 from leaseway.worker.environment import Environment

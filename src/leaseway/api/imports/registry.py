@@ -19,8 +19,7 @@ from leaseway.app import App
 from leaseway.domain.errors import UsageError
 from leaseway.imports.assembly import ImportParts, load_sink, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
-from leaseway.imports.plan.plan import Forecast, Plan, make_forecast
-from leaseway.imports.plan.probe_source import SourceUnavailable, make_plan
+from leaseway.imports.plan.plan import Forecast, Plan, SourceUnavailable, make_forecast, make_plan
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import ImportJobs, have_all_failed, is_stalled, register_jobs
 from leaseway.imports.run.start import NewRun, resume, start

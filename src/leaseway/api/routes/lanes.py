@@ -22,8 +22,8 @@ from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
 from leaseway.domain.lane import LaneCount, Pause, check_pause
 from leaseway.domain.validators import check_name
+from leaseway.ports.definitions import LanePauses
 from leaseway.ports.store import require_pauses
-from leaseway.ports.tenant_store import LanePauses
 
 routes = Routes("/v1/lanes", "lanes")
 

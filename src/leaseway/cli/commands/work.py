@@ -19,7 +19,7 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.ports.reads import JobReads
 from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
-from leaseway.telemetry.log_events import LogEvents
+from leaseway.telemetry.log import LogEvents
 from leaseway.worker.loop import Worker, WorkerSummary
 
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from leaseway.cli.output.color import harmless, is_terminal, painted
 from leaseway.domain.errors import LeasewayError
-from leaseway.ports.events import Events
 from leaseway.ports.reads import JobReads
-from leaseway.telemetry.json_logging import JsonLines, wants_json
-from leaseway.telemetry.log_events import LEVELS
+from leaseway.ports.telemetry import Events
+from leaseway.telemetry.log import LEVELS, JsonLines, wants_json
 
 if TYPE_CHECKING:
     from rich.text import Text

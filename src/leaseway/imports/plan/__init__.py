@@ -2,5 +2,4 @@
 
 plan          shards, and a forecast of rows, requests, time and cost
 watermark     full or incremental, and from when on
-probe_source  ask the source about itself
 """

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from leaseway.domain.errors import BadValue
 from leaseway.imports.assembly import ImportParts, assemble_importer
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.plan.plan import Plan
-from leaseway.imports.plan.probe_source import make_plan
+from leaseway.imports.plan.plan import Plan, make_plan
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import ImportHost, ImportJobs, register_jobs
 from leaseway.imports.run.start import NewRun, find_run, resume, start

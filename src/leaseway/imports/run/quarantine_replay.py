@@ -13,7 +13,7 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow, Row
 from leaseway.imports.rows import RowBuilder
-from leaseway.imports.run.run_verdict import DELETED
+from leaseway.imports.run.finish_run import DELETED
 from leaseway.imports.sinks.port import Sink
 
 BATCH = 100

@@ -15,8 +15,7 @@ from leaseway.domain.ids import Instant
 from leaseway.imports.assembly import ImportParts
 from leaseway.imports.domain.run_state import RunMode, RunRow
 from leaseway.imports.domain.shard import Shard
-from leaseway.imports.plan.plan import Plan
-from leaseway.imports.plan.probe_source import make_plan
+from leaseway.imports.plan.plan import Plan, make_plan
 from leaseway.imports.run.finish_run import SWEEPS
 from leaseway.imports.run.shard_jobs import ImportJobs, submit_open_shards
 from leaseway.imports.sinks.port import Sink

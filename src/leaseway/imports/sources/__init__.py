@@ -4,8 +4,7 @@ port            the port of a source, its capabilities and errors
 factory         spec ─► source
 http_json       any JSON API, described by a spec
 paging          cursors and their parameters: keyset, offset, page number, link, token
-predicates      shard predicate ─► request parameters and record filters; `box_filters` for boxes
-lookups         values that the source reports about itself
+predicates      shard predicate ─► request parameters and record filters
 status_mapping  HTTP status ─► error
 ocm             Open Charge Map
 files           JSON lines and CSV

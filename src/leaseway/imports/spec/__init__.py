@@ -7,5 +7,4 @@ source_presets    what `kind = "ocm"` adds to a spec
 checks            relations between fields of the source, the resource and the sink
 resource_checks   filters, partitions, incremental runs and deletes
 importer_options  the options of `@app.importer` ─► spec
-json_schema       the JSON Schema for editors
 """

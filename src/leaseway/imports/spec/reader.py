@@ -1,19 +1,18 @@
-"""Read a spec: the source, its records, paging and partition, and the sink.
+"""Read a spec: the source, its records, paging and partition, and the sink; and its JSON Schema, for editors."""
 
-    text of a TOML file ─► tables ─► Spec, or all problems with their fields
-
-A spec contains data and paths, no templates or expressions, so all of it is checked before the first request. It does
-not contain secrets, only the names of the environment variables that hold them.
-"""
-
+import ast
 import hashlib
+import inspect
+import json
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from leaseway.domain.errors import UsageError
 from leaseway.imports.domain.shard import canonical
+from leaseway.imports.spec import model
 from leaseway.imports.spec.checks import check_spec
 from leaseway.imports.spec.model import PageNumberPaging, Resource, SinkSpec, SourceSpec, Spec
 from leaseway.imports.spec.parser import parse_value
@@ -71,3 +70,54 @@ def spec_hash(spec: Spec) -> str:
         data["resource"]["page"].pop("limit", None)
     data["resource"]["page"].pop("limit_min", None)
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+
+
+TITLE = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "leaseway import spec"}
+
+
+HAS_CLIENT = {"properties": {"source": {"properties": {"kind": {"const": "ocm"}}, "required": ["kind"]}}}
+OTHERWISE = {"required": ["resource"], "properties": {"resource": {"required": ["key"]}}}
+
+
+def schema() -> dict[str, Any]:
+    made = {**TITLE, **msgspec.json.schema(model.Spec)}
+    leave_to_clients(made["$defs"])
+    for part, field, words in field_descriptions():
+        properties = made["$defs"].get(part, {}).get("properties", {})
+        if field in properties:
+            properties[field] = {**properties[field], "description": words}
+    return made
+
+
+def leave_to_clients(parts: dict[str, Any]) -> None:
+    """Fields that a source preset provides are not required: the key and the paging."""
+    parts["Resource"]["required"].remove("key")
+    parts["Spec"]["required"].remove("resource")
+    parts["Spec"] |= {"if": HAS_CLIENT, "else": OTHERWISE}
+    sizes = {name: parts["KeysetPaging"]["properties"][name] for name in ("limit", "limit_min")}
+    parts["PageOfClient"] = {"type": "object", "properties": sizes, "additionalProperties": False}
+    parts["Resource"]["properties"]["page"]["anyOf"].append({"$ref": "#/$defs/PageOfClient"})
+
+
+def field_descriptions() -> Iterator[tuple[str, str, str]]:
+    """The docstrings of the fields of each struct and its bases."""
+    tree = ast.parse(inspect.getsource(model))
+    own = {node.name: dict(texts_in(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+    for name in own:
+        for base in reversed(getattr(model, name).__mro__):
+            for field, words in own.get(base.__name__, {}).items():
+                yield name, field, words
+
+
+def texts_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            yield field.target.id, inspect.cleandoc(str(ast.literal_eval(below.value)))
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(schema_text(), end="")

@@ -1,12 +1,11 @@
 """The store of a service, reached over HTTP. Each of its attributes is one port; any thread and loop may call it."""
 
 from leaseway.domain.errors import SchemaVersions
+from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
 from leaseway.ports.notifications import Notifications
 from leaseway.ports.reads import Inspection, JobReads
-from leaseway.ports.schedule_store import ScheduleStore
-from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.stores.http.client import ServiceClient, wait_for_notification
 from leaseway.stores.http.jobs import HttpJobs, HttpOperations, HttpReads, HttpSchedules, HttpTenants
 from leaseway.stores.unsupported import UnsupportedKeys, UnsupportedSessions

@@ -4,12 +4,11 @@ from collections.abc import Callable
 
 from leaseway.domain.errors import SchemaVersions
 from leaseway.domain.ids import Instant
+from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
 from leaseway.ports.notifications import Notifications
 from leaseway.ports.reads import Inspection, JobReads
-from leaseway.ports.schedule_store import ScheduleStore
-from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.stores.postgres.database import JobDatabase
 from leaseway.stores.postgres.definitions import PostgresPauses, PostgresSchedules, PostgresTenants
 from leaseway.stores.postgres.jobs import PostgresJobs, PostgresOperations, PostgresTransactionalSubmission

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 
 from leaseway.domain.errors import SchemaVersions
 from leaseway.domain.ids import Instant
+from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
 from leaseway.ports.notifications import Notifications
 from leaseway.ports.reads import Inspection, JobReads
-from leaseway.ports.schedule_store import ScheduleStore
-from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.database import Database, statements
 from leaseway.stores.sqlite.definitions import SqlitePauses, SqliteSchedules, SqliteTenants

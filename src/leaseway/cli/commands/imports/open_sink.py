@@ -9,10 +9,8 @@ from urllib.parse import urlsplit
 from leaseway.cli.open_store import store_url
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import StoreRefused, UsageError, redact_url
-from leaseway.imports.assembly import load_sink
+from leaseway.imports.assembly import find_attribute, load_module, load_sink, parquet_folder
 from leaseway.imports.domain.run_state import RunRow
-from leaseway.imports.load_object import find_attribute, load_module
-from leaseway.imports.open_sink import parquet_folder
 from leaseway.imports.run import start
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.spec.reader import Spec

@@ -16,8 +16,7 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError, UsageError
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.plan.plan import Forecast, Plan, load_history, make_forecast
-from leaseway.imports.plan.probe_source import NO_HISTORY, plan_with_history
+from leaseway.imports.plan.plan import NO_HISTORY, Forecast, Plan, load_history, make_forecast, plan_with_history
 from leaseway.imports.plan.watermark import RunHistory
 
 SHARDS_SHOWN_MAX = 40

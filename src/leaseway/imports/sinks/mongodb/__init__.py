@@ -1,10 +1,8 @@
 """A sink for MongoDB.
 
 sink          the port
-address       the URL, and the form that may be shown
 connection    one client per event loop; transactions and retries
 collections   the collections, their indexes and checks
-errors        errors of the driver ─► errors of leaseway
 row_encoding  row ─► BSON fields
 rows          merge the rows of a page
 runs, shards, quarantine: the run tables

@@ -16,8 +16,7 @@ from pymongo.errors import BulkWriteError
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.sinks.mongodb.collections import Collection, row_key
-from leaseway.imports.sinks.mongodb.connection import Document, Session
-from leaseway.imports.sinks.mongodb.errors import CONFLICTS, WriteConflict, error_codes
+from leaseway.imports.sinks.mongodb.connection import CONFLICTS, Document, Session, WriteConflict, error_codes
 from leaseway.imports.sinks.mongodb.row_encoding import MARK
 from leaseway.imports.sinks.row_encoding import IS_DELETED, Line
 from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRowState, classify_rows

@@ -11,8 +11,7 @@ from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.mongodb import shards
 from leaseway.imports.sinks.mongodb.collections import RUNS, SHARDS
-from leaseway.imports.sinks.mongodb.connection import Database, Document, Session
-from leaseway.imports.sinks.mongodb.errors import WriteConflict
+from leaseway.imports.sinks.mongodb.connection import Database, Document, Session, WriteConflict
 
 
 def run_columns(found: Document) -> list[Any]:

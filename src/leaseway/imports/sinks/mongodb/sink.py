@@ -33,9 +33,8 @@ from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRo
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
 from leaseway.imports.sinks.mongodb import runs, shards, sweep
-from leaseway.imports.sinks.mongodb.address import parse_address
 from leaseway.imports.sinks.mongodb.collections import QUARANTINE, RUNS, SHARDS, check_collection, prepare
-from leaseway.imports.sinks.mongodb.connection import Database, Document, MongoClients, Session, Work
+from leaseway.imports.sinks.mongodb.connection import Database, Document, MongoClients, Session, Work, parse_address
 from leaseway.imports.sinks.mongodb.row_encoding import MongoEncoder, check_fields
 from leaseway.imports.sinks.mongodb.rows import PageMark, RowMerge
 from leaseway.imports.sinks.port import Changes, PageWrite, Sweep, close_on_error

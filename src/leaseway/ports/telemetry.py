@@ -1,7 +1,4 @@
-"""Who did what at whose request, for traces and for log lines that know their job.
-
-None stands for nobody who wants to know: then nothing is asked, kept or counted.
-"""
+"""Events and traces: what happened, and which request or job caused it."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -45,4 +42,10 @@ class Tracing(Protocol):
 
     def serving(self, method: str, headers: Mapping[str, str]) -> AbstractContextManager[Served]:
         """Around one request to the service, with the headers that the client sent."""
+        ...
+
+
+class Events(Protocol):
+    def emit(self, name: str, /, **facts: object) -> None:
+        """Never raises, never waits."""
         ...

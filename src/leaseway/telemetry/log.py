@@ -1,4 +1,4 @@
-"""JSON logging: one object per line, with the job and the trace that the line belongs to."""
+"""Log lines: one per event, as text or as JSON objects that name their job and trace."""
 
 import json
 import logging
@@ -87,3 +87,32 @@ def outcome_name(outcome: Outcome) -> str:
     """done, failed, snoozed, released, cancelled, abandoned."""
     name = type(outcome).__name__
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+LEVELS = {
+    "attempt_failed": logging.WARNING,
+    "lease_lost": logging.WARNING,
+    "settlement_refused": logging.WARNING,
+    "store_unavailable": logging.ERROR,
+    "handlers_stuck": logging.ERROR,
+    "worker_started": logging.INFO,
+    "worker_stopped": logging.INFO,
+    "draining": logging.INFO,
+    "cron_fired": logging.INFO,
+    "pruned": logging.INFO,
+}
+
+
+class LogEvents:
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("leaseway")
+
+    def emit(self, name: str, /, **fields: object) -> None:
+        level = LEVELS.get(name, logging.DEBUG)
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s %s", name, " ".join(f"{key}={value}" for key, value in fields.items()))
+
+
+class NoEvents:
+    def emit(self, name: str, /, **fields: object) -> None:
+        pass
