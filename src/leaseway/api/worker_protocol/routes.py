@@ -27,12 +27,11 @@ from leaseway.api.worker_protocol.authorization import handle_call
 from leaseway.api.worker_protocol.validation import check_body
 from leaseway.domain.errors import StoreBusy, StoreFull, UnknownBudget, UnknownLimit, UnknownOutcome
 from leaseway.domain.identity import Scope
+from leaseway.ports.definitions import ScheduleStore, TenantStore
 from leaseway.ports.job_store import JobOperations, JobStore
 from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Ledger
 from leaseway.ports.limiter import LimitDefinitions, Limiter
 from leaseway.ports.reads import JobReads
-from leaseway.ports.schedule_store import ScheduleStore
-from leaseway.ports.tenant_store import TenantStore
 from leaseway.stores.http.protocol import PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
 from leaseway.stores.http.requests import EmptyRequest
 from leaseway.stores.http.responses import Value

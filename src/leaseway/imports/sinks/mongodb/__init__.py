@@ -5,7 +5,7 @@ connection    one client per event loop; transactions and retries
 collections   the collections, their indexes and checks
 row_encoding  row ─► BSON fields
 rows          merge the rows of a page
-runs, shards, quarantine: the run tables
+runs, shards  the run tables, and quarantine
 sweep         rows that a complete run did not see; changes between two instants
 """
 
