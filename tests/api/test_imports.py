@@ -148,7 +148,7 @@ async def test_an_import_is_planned_started_and_followed_to_its_end(importing_an
 
 
 async def test_a_run_that_ended_while_nobody_served_is_ended_by_the_next_service(tmp_path: Path, folder: Path) -> None:
-    """A restart in the middle of a run must not leave it running for ever."""
+    """A restart in the middle of a run must not leave it running forever."""
     url = f"sqlite:///{tmp_path / 'work.db'}"
     async with watching(App(url), folder) as served:
         await served.client.post(f"{BASE}/runs", json={"run": "first"})

@@ -81,7 +81,7 @@ async def test_one_refused_job_of_a_bulk_request_does_not_affect_the_others() ->
 
 
 async def test_every_client_learns_that_the_store_is_full() -> None:
-    """A client that is not told believes that its job is stored."""
+    """A client that does not get the error assumes that its job is stored."""
     store = SlowStore()
     store.is_full = True
     store.free.set()

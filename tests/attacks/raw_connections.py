@@ -79,8 +79,8 @@ def request(method: str, path: str, *headers: str, body: bytes = b"", host: str 
 
 
 def wait_until_closed(line: socket.socket) -> None:
-    """Without reading from the connection, because a client that reads would not be a client that does not read. Data
-    sent to a closed connection is answered with a reset.
+    """Wait for the close without reading, because a client that reads is not a stalled client. Data sent to a closed
+    connection is answered with a reset.
     """
     for _ in range(round(SECONDS / DROP_SECONDS)):
         try:

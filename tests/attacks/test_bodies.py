@@ -83,7 +83,7 @@ async def chunks() -> AsyncIterator[bytes]:
 
 
 async def test_every_route_has_a_bound_for_what_it_reads(tmp_path: Path) -> None:
-    """By the announced length, and by the received bytes."""
+    """The bound must apply to the announced length and to the received bytes."""
     async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         for way in routes_with_bodies(served.api):
             announced = await send_raw(served, request(way.method, way.to(), "Content-Length: 99999999999"))
@@ -119,7 +119,7 @@ EXTREME: list[dict[str, Any]] = [
 
 
 async def test_values_at_the_edge_of_what_can_be_stored_break_nothing(served: Served) -> None:
-    """Accepted or refused, but never a server error; and accepted values can be read back."""
+    """Each value must be accepted or refused without a server error, and accepted values must be readable again."""
     for extreme in EXTREME:
         body = {"kind": "add", "arguments": {"a": 1}} | extreme
         answer = await served.client.post("/v1/jobs", json=body)

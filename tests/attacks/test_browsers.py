@@ -45,7 +45,7 @@ async def browser(served_with_keys: Served) -> AsyncIterator[Browser]:
 
 
 async def test_a_cookie_alone_changes_nothing_anywhere(served_with_keys: Served, browser: Browser) -> None:
-    """Every unsafe route, including future ones, and unknown methods."""
+    """This covers every unsafe route, including future ones, and unknown methods."""
     unsafe = unsafe_routes(served_with_keys.api)
     made_up = [
         AttackedRoute(method, path) for method in OTHER_METHODS for path in ("/v1/jobs", "/v1/session", "/", "/metrics")
@@ -100,7 +100,7 @@ async def test_no_answer_lets_a_foreign_page_read_it(served: Served) -> None:
 
 
 async def test_a_foreign_host_name_is_refused(served: Served) -> None:
-    """Neither data nor pages, with any method: otherwise a page under that name could read and change everything."""
+    """Otherwise a page under that host name could read and change everything."""
     for way in {(way.method, way.to()) for way in served_routes(served.api) if way.method != "HEAD"}:
         answer = await send_raw(served, request(*way, host=REBOUND[0]))
         assert answer.status == 421, way
@@ -123,7 +123,7 @@ async def test_forwarding_headers_are_ignored(served: Served) -> None:
 
 
 async def test_a_websocket_under_a_foreign_name_is_refused(served: Served) -> None:
-    """By its Origin, and by its Host if both agree."""
+    """The check must use the Origin and the Host, also when both agree."""
     assert websocket_paths(served.api)
     for path in websocket_paths(served.api):
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example", "Origin": "http://evil.example"}):

@@ -43,13 +43,13 @@ async def test_two_hundred_at_once_at_two_processes_make_one_job(store_url: str,
 
 
 def many(url: str) -> httpx2.AsyncClient:
-    """With one connection per request, so that the client does not serialize them."""
+    """Send the requests with one connection each, so that the client does not serialize them."""
     bounds = httpx2.Limits(max_connections=AT_ONCE)
     return httpx2.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=bounds)
 
 
 async def test_of_different_bodies_with_one_key_one_is_accepted(served: Served) -> None:
-    """Concurrently, so that neither request finds the job of the other."""
+    """The requests are concurrent, so that neither finds the job of the other."""
     bodies = [{"kind": "add", "arguments": {"a": number % 5}} for number in range(50)]
     async with many(served.url) as client:
         answers = await asyncio.gather(*(post(client, body) for body in bodies))
@@ -64,7 +64,7 @@ async def test_of_different_bodies_with_one_key_one_is_accepted(served: Served) 
 async def test_while_the_first_is_being_stored_the_others_receive_409(
     served: Served, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not immediately, because most stores take milliseconds; but a request must not wait for a store that hangs."""
+    """Most stores answer within milliseconds, so a request waits for a moment, but not for a store that hangs."""
     monkeypatch.setattr("leaseway.api.submit_batcher.SAME_KEY_SECONDS_MAX", 0.05)
     async with asyncio.TaskGroup() as group:
         async with hung(store_url):

@@ -53,7 +53,7 @@ async def test_no_header_comes_back_as_another(served: Served) -> None:
 
 
 async def test_no_name_becomes_a_header_or_a_second_line(served: Served) -> None:
-    """Neither for a new job, whose URL is a header, nor for a limit."""
+    """The URL of a new job or limit is a response header, so a name must not break out of it."""
     for name in ("a\r\nX-Injected: yes", "a\nb", "\u2028", "a\x85b", "\x00"):
         made = await served.client.post("/v1/jobs", json={"kind": name})
         put = await served.client.put(f"/v1/limits/{quote(name)}", json={"concurrency": 1})
@@ -131,7 +131,7 @@ async def test_a_cursor_is_for_its_list_and_its_caller(served_with_keys: Served)
         assert (await said(served, what, cursor, mine))[0] == 200
         for elsewhere in set(LISTS) - {what}:
             assert await said(served, elsewhere, cursor, mine) == BAD_CURSOR, (what, elsewhere)
-    # Of jobs, because each caller sees others there.
+    # Only for jobs, because there each caller sees another list.
     assert await said(served, "jobs", cursors["jobs"], other) == BAD_CURSOR
 
 

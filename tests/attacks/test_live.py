@@ -26,7 +26,7 @@ FOREIGN = (
 
 
 async def status_of(served: Served, path: str, headers: dict[str, str]) -> int:
-    """101: the connection was accepted."""
+    """The response status; 101 means that the connection was accepted."""
     try:
         async with connect(f"{served.url.replace('http', 'ws', 1)}{path}", additional_headers=headers, proxy=None):
             return 101
@@ -111,7 +111,7 @@ async def test_a_ticket_is_for_its_tenant_alone(served_with_keys: Served) -> Non
 
 
 async def first_frames(served: Served, path: str) -> str:
-    """Up to the frame with a sequence number: then the snapshot is complete."""
+    """Read frames up to the first one with a sequence number, which completes the snapshot."""
     url = f"{served.url.replace('http', 'ws', 1)}{path}"
     told: list[Any] = []
     async with asyncio.timeout(30), connect(url, proxy=None) as line:

@@ -16,7 +16,7 @@ HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"10000\r\n" + b" " * 65_536 + b"\r\n"
 SOON = 0.05
-"""In place of many seconds."""
+"""A short timeout in place of many seconds."""
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_a_header_without_end_is_not_collected(served: Served) -> None:
 
 
 async def flood(line: RawConnection, drop: bytes) -> None:
-    """More than the buffers of the system hold, but briefly."""
+    """Send more than the buffers of the system hold, for a short time."""
     for _ in range(400):
         await line.say(drop)
 

@@ -391,7 +391,7 @@ async def test_a_call_whose_reply_is_lost_is_not_repeated(
     assert await left(limiter, MAPS) == [MAPS_BURST - 2]
 
 
-# -- levels that nobody needs any more --------------------------------------------------------------------------------
+# -- unused levels --------------------------------------------------------------------------------------------------
 
 
 async def names_in(server: PostgresServer, limiter: PostgresLimiter) -> set[str]:
@@ -435,7 +435,7 @@ async def test_levels_with_visible_state_are_not_deleted(
     assert {"maps:slow", "maps:used", "seats:kept"} <= await names_in(server, limiter)
 
 
-# -- who may do what --------------------------------------------------------------------------------------------------
+# -- database roles -------------------------------------------------------------------------------------------------
 
 
 class Town(NamedTuple):

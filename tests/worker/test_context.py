@@ -139,7 +139,7 @@ async def test_children_are_submitted_with_success_and_only_with_success(app: Ap
 
 
 async def test_progress_can_be_seen_while_the_job_runs(app: App) -> None:
-    """Progress that is stored only at the end helps nobody who watches a long job."""
+    """Progress that is stored only at the end does not help a user who watches a long job."""
     go_on = asyncio.Event()
 
     @app.job

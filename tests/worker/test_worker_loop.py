@@ -139,7 +139,7 @@ async def test_tenants_take_turns(app: App) -> None:
 async def test_a_worker_that_waits_is_woken_by_a_submission_in_its_own_process(app: App) -> None:
     """Without the notification a job waits for the next poll."""
 
-    @app.job(lease=600)  # where one may expire, a worker looks then
+    @app.job(lease=600)  # a long lease, because a worker polls when a lease may expire
     async def task() -> None: ...
 
     async with working(app, poll_seconds=60):
