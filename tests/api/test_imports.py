@@ -272,7 +272,7 @@ async def test_what_was_kept_aside_is_listed_tried_again_and_discarded(tmp_path:
         (kept,) = (await served.client.get(f"{BASE}/quarantine", params={"run": "first"})).json()["items"]
         assert (kept["external_id"], "size" in kept["problem"]) == ("7", True)
         stayed = (await served.client.post(f"{BASE}/quarantine/replay", json={"run": "first"})).json()
-        assert (stayed["written"], stayed["stayed"]) == (0, 1)
+        assert (stayed["written"], stayed["quarantined"]) == (0, 1)
         wrong = {"run": "first", "numbers": [kept["number"], 4_711]}
         assert (await served.client.post(f"{BASE}/quarantine/discard", json=wrong)).status_code == 404
         assert len((await served.client.get(f"{BASE}/quarantine")).json()["items"]) == 1
@@ -280,7 +280,7 @@ async def test_what_was_kept_aside_is_listed_tried_again_and_discarded(tmp_path:
     spec.write_text(spec.read_text().replace('size = { path = "size", type = "integer" }\n', ""))
     async with watching(App(url), folder) as served:
         done = (await served.client.post(f"{BASE}/quarantine/replay", json={"run": "first"})).json()
-        assert (done["written"], done["stayed"]) == (1, 0)
+        assert (done["written"], done["quarantined"]) == (1, 0)
         assert (await served.client.get(f"{BASE}/quarantine")).json()["items"] == []
 
 

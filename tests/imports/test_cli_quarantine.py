@@ -79,7 +79,7 @@ def test_a_mended_spec_makes_rows_of_what_was_bad(desk: Desk) -> None:
     assert "bad_type 3: the first, number 1: size: must be an integer" in unmended.out
     desk.write_spec(old=OLD, new=NEW)
     mended = desk.ok("quarantine", "replay", "things.toml", "--json").json
-    assert (mended["written"], mended["stayed"], mended["gone"]) == (3, 0, [])
+    assert (mended["written"], mended["quarantined"], mended["missing"]) == (3, 0, [])
     assert {number: rows(desk)[number] for number in ("101", "102", "103")} == {"101": 7, "102": 7, "103": 7}
     assert desk.ok("quarantine", "list", "things.toml", "--json").json == []
 
@@ -99,7 +99,7 @@ def test_a_server_is_looked_at_and_mended_as_a_file_is(desk: Desk, server: Postg
         assert desk.ok("report", "things.toml", "--run", "one", "--json").json["inserted"] == 30
         desk.spec.write_text(desk.spec.read_text("utf-8").replace(OLD, NEW), "utf-8")
         mended = desk.ok("quarantine", "replay", "things.toml", "--run", "two", "--json").json
-        assert (mended["written"], mended["stayed"]) == (3, 0)
+        assert (mended["written"], mended["quarantined"]) == (3, 0)
         assert len(desk.ok("quarantine", "list", "things.toml", "--json").json) == 3
     finally:
         asyncio.run(server_does(server, f"DROP SCHEMA {schema} CASCADE"))
@@ -121,7 +121,7 @@ def test_a_replay_passes_over_those_that_stay_and_reaches_all_others(desk: Desk)
     assert len(desk.ok("quarantine", "list", "things.toml", "--json").json) == 252
     desk.write_spec(LENIENT, old=OLD, new=NEW)
     told = desk.ok("quarantine", "replay", "things.toml", "--json").json
-    assert (told["written"], told["stayed"]) == (2, 250)
+    assert (told["written"], told["quarantined"]) == (2, 250)
     assert len({each["number"] for each in told["by_code"]["bad_type"]}) == 250
     assert len(desk.ok("quarantine", "list", "things.toml", "--json").json) == 250
 
@@ -155,7 +155,7 @@ def test_with_stamps_the_sink_decides_which_document_is_newer(desk: Desk) -> Non
     desk.imported("two", [*things(30, changed=old), {"id": 101, "size": 9, "measure": 9, "changed": new}])
     desk.write_spec(STAMPED, old=OLD, new=NEW)
     told = desk.ok("quarantine", "replay", "things.toml", "--json").json
-    assert (told["written"], told["stayed"]) == (2, 0)
+    assert (told["written"], told["quarantined"]) == (2, 0)
     assert (rows(desk)["101"], rows(desk)["102"]) == (9, 7)
 
 

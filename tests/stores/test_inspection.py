@@ -143,11 +143,11 @@ async def test_a_look_into_a_file_reads_no_more_than_it_may(which: JobFilter, tm
     await store.open()
     await filled(store)
 
-    def steps(looks: int) -> int:
+    def steps(scan_max: int) -> int:
         counted = [0]
         with closing(sqlite3.connect(store.path)) as connection:
             connection.set_progress_handler(lambda: counted.append(0), 10)
-            search(connection, SearchQuery(which, NEWEST, 50, looks))
+            search(connection, SearchQuery(which, NEWEST, 50, scan_max))
         return len(counted)
 
     assert steps(LOOKS) * 5 < steps(MANY - 1)

@@ -41,11 +41,11 @@ class Inspection(Protocol):
     """
 
     async def search(
-        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, scan_max: int = SCAN_MAX
     ) -> SearchPage:
         """Return matching jobs older than `before`, newest first, at most `limit`.
 
-        A call examines about `looks` jobs. It may therefore return fewer jobs than match, or none: `upto` is the id
+        A call examines about `scan_max` jobs. It may therefore return fewer jobs than match, or none: `upto` is the id
         from which to continue. Calls repeated until `upto` is None return every matching job exactly once.
         """
         ...

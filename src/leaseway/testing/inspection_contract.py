@@ -53,11 +53,11 @@ async def some_of_everything(store: Store) -> None:
         await store.operations.cancel(id_of(number))
 
 
-async def walked(store: Store, which: JobFilter, limit: int, looks: int) -> list[JobId]:
+async def walked(store: Store, which: JobFilter, limit: int, scan_max: int) -> list[JobId]:
     """Every page from the first to the last. The pages must end."""
     found, before = list[JobId](), None
     for _ in range(200):
-        page = await require_inspection(store).search(which, before=before, limit=limit, looks=looks)
+        page = await require_inspection(store).search(which, before=before, limit=limit, scan_max=scan_max)
         assert len(page.jobs) <= limit
         found += [job.id for job in page.jobs]
         if page.upto is None:
@@ -73,8 +73,8 @@ async def test_whoever_turns_all_pages_has_seen_every_job_once(store: Store) -> 
     for number, (states, others) in enumerate(product(STATES, OTHERS)):
         which = replace(others, states=states)
         wanted = [job.id for job in await store.reads.jobs(which, limit=100)]
-        for limit, looks in (TURNS[number % len(TURNS)], TURNS[0]):
-            assert await walked(store, which, limit, looks) == wanted, (which, limit, looks)
+        for limit, scan_max in (TURNS[number % len(TURNS)], TURNS[0]):
+            assert await walked(store, which, limit, scan_max) == wanted, (which, limit, scan_max)
 
 
 async def test_what_is_found_is_told_as_a_whole(store: Store, clock: FakeClock) -> None:
@@ -88,7 +88,7 @@ async def test_a_look_ends_even_if_nothing_was_found(store: Store) -> None:
     """A search without results would otherwise read a million jobs and delay every other query."""
     await some_of_everything(store)
     for which in (JobFilter(kind="none"), JobFilter(error_code="none"), JobFilter(kind="none", tenant="t1")):
-        found = await require_inspection(store).search(which, looks=4)
+        found = await require_inspection(store).search(which, scan_max=4)
         assert (found.jobs, found.upto is None) == ([], False)
 
 
@@ -100,7 +100,7 @@ async def test_the_few_jobs_of_a_tenant_are_found_behind_all_others(store: Store
     await ContractWorker(store).settle(done(lease))
     await store.jobs.submit([new_job(number, tenant="large") for number in range(10, 40)])
     await store.jobs.submit([new_job(number, tenant="large", delay_us=HOUR_US) for number in range(40, 70)])
-    found = await require_inspection(store).search(JobFilter(tenant="tiny"), looks=6)
+    found = await require_inspection(store).search(JobFilter(tenant="tiny"), scan_max=6)
     assert ([job.id for job in found.jobs], found.upto) == ([id_of(number) for number in (4, 3, 2, 1)], None)
 
 

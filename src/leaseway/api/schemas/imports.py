@@ -198,9 +198,9 @@ class ReplayedDocument(Document, kw_only=True):
 
     written: int
     discarded: int
-    stayed: int
+    quarantined: int
     by_code: dict[str, list[dict[str, Any]]]
-    gone: list[int]
+    missing: list[int]
 
 
 class ImportResumedDocument(Document, kw_only=True):
@@ -387,12 +387,12 @@ def replayed_document(done: ReplayResult) -> ReplayedDocument:
     return ReplayedDocument(
         written=done.written,
         discarded=done.discarded,
-        stayed=done.stayed_count,
+        quarantined=done.quarantined_count,
         by_code={
-            code: [{"number": number, "problem": problem} for number, problem in stayed]
-            for code, stayed in sorted(done.stayed.items())
+            code: [{"number": number, "problem": problem} for number, problem in records]
+            for code, records in sorted(done.quarantined.items())
         },
-        gone=done.gone,
+        missing=done.missing,
     )
 
 

@@ -38,17 +38,17 @@ class ReplayResult:
     def __init__(self) -> None:
         self.written = 0
         self.discarded = 0
-        self.gone: list[int] = []
+        self.missing: list[int] = []
         """Numbers that are not in quarantine, because they were released concurrently or never existed."""
-        self.stayed: dict[str, list[tuple[int, str]]] = {}
+        self.quarantined: dict[str, list[tuple[int, str]]] = {}
         """By code: numbers and problems."""
 
     @property
-    def stayed_count(self) -> int:
-        return sum(len(each) for each in self.stayed.values())
+    def quarantined_count(self) -> int:
+        return sum(len(each) for each in self.quarantined.values())
 
     def stays(self, number: int, code: str, problem: str) -> None:
-        self.stayed.setdefault(code, []).append((number, problem))
+        self.quarantined.setdefault(code, []).append((number, problem))
 
 
 async def read_quarantine(sink: Sink, runs: Iterable[str], rows_max: int = ROWS_MAX) -> AsyncIterator[QuarantinedRow]:
@@ -109,7 +109,7 @@ async def write_row(sink: Sink, number: int, row: Row, done: ReplayResult) -> No
     if was_there:
         done.written += 1
     else:
-        done.gone.append(number)
+        done.missing.append(number)
 
 
 def rebuild_row(moulds: RowBuilder, bad: BadRow, now: Instant) -> Row | BadRow:
@@ -140,5 +140,5 @@ async def discard(sink: Sink, numbers: Iterable[int]) -> ReplayResult:
         if await sink.quarantine.release(number, None):
             done.discarded += 1
         else:
-            done.gone.append(number)
+            done.missing.append(number)
     return done

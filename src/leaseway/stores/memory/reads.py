@@ -59,10 +59,10 @@ class MemoryInspection:
 
     @atomic
     async def search(
-        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, scan_max: int = SCAN_MAX
     ) -> SearchPage:
         rows = newest_first(self._state, JobFilter(queue=which.queue, tenant=which.tenant), before)
-        scanned = rows[:looks]
+        scanned = rows[:scan_max]
         found = [build_job(row) for row in scanned if matches(row, which)][: limit + 1]
         if len(found) > limit:
             return SearchPage(found[:limit], found[limit - 1].id)

@@ -171,12 +171,12 @@ class PostgresInspection:
         self._database = database
 
     async def search(
-        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, scan_max: int = SCAN_MAX
     ) -> SearchPage:
         ((lanes, ready, scheduled, leased),) = await self._database.read("count_search", which.queue, which.tenant)
         counted = {"ready": int(ready), "scheduled": int(scheduled), "leased": int(leased)}
         is_any = which.queue is None and which.tenant is None
-        sought = Sought(which, looks, None if is_any else lanes, counted)
+        sought = Sought(which, scan_max, None if is_any else lanes, counted)
         if sought.lanes == [] or not sought.states:
             return SearchPage([], None)
         text = render_search(sought)

@@ -54,9 +54,9 @@ class SqliteInspection:
         self._database = database
 
     async def search(
-        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, scan_max: int = SCAN_MAX
     ) -> SearchPage:
-        query = SearchQuery(which, before or NEWEST, limit, looks)
+        query = SearchQuery(which, before or NEWEST, limit, scan_max)
         ids, upto = await self._database.connection.read(lambda connection: search(connection, query))
         if not ids:
             return SearchPage([], upto)

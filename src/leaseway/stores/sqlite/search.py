@@ -13,9 +13,9 @@ from leaseway.stores.sqlite.database import FAILED, LEASED, READY, SCHEDULED, ST
 
 UNFINISHED = {READY, SCHEDULED, LEASED}
 SCAN = "jobs {index} WHERE {base} AND id < :before ORDER BY id DESC LIMIT"
-SCANNED = f"SELECT id, lane, state, kind, last_error_code, shard_key FROM {SCAN} :looks"
+SCANNED = f"SELECT id, lane, state, kind, last_error_code, shard_key FROM {SCAN} :scan_max"
 MATCHING = f"SELECT id FROM ({SCANNED}) WHERE {{matches}} LIMIT :most"
-END = f"SELECT id FROM {SCAN} 1 OFFSET :looks - 1"
+END = f"SELECT id FROM {SCAN} 1 OFFSET :scan_max - 1"
 # The plus keeps SQLite from using the index on ids, which would lead through all other jobs.
 COMPLETE = "SELECT id FROM jobs WHERE {base} AND +id < :before AND {matches} ORDER BY +id DESC LIMIT :most"
 
@@ -24,7 +24,7 @@ class SearchQuery(NamedTuple):
     which: JobFilter
     before: JobId
     limit: int
-    looks: int
+    scan_max: int
 
     @property
     def states(self) -> set[str]:
@@ -45,7 +45,7 @@ def search(connection: sqlite3.Connection, query: SearchQuery) -> SearchStep:
     if lanes == [] or not query.states:
         return SearchStep([], None)
     scans = list(choose_scans(connection, lanes, query))
-    share = query._replace(looks=max(query.looks // len(scans), 1))
+    share = query._replace(scan_max=max(query.scan_max // len(scans), 1))
     return merge_steps([run_scan(connection, scan, lanes, share) for scan in scans], query.limit)
 
 
@@ -60,7 +60,7 @@ def find_lanes(connection: sqlite3.Connection, which: JobFilter) -> list[int] | 
 
 def choose_scans(connection: sqlite3.Connection, lanes: list[int] | None, query: SearchQuery) -> Iterator[IndexScan]:
     """The index that excludes most jobs; one scan per state or lane."""
-    if query.states <= UNFINISHED and count_unfinished(connection) <= query.looks:
+    if query.states <= UNFINISHED and count_unfinished(connection) <= query.scan_max:
         yield from (IndexScan(f"state = '{state}'", is_complete=True) for state in query.states)
     elif lanes is not None and len(lanes) <= SEARCH_LANES_MAX:
         yield from (IndexScan(f"lane = {lane}", "INDEXED BY jobs_of_lane") for lane in lanes)
@@ -81,7 +81,7 @@ def run_scan(
 ) -> SearchStep:
     which, most = query.which, query.limit + 1
     values = {
-        "before": query.before, "looks": query.looks, "most": most, "kind": which.kind,
+        "before": query.before, "scan_max": query.scan_max, "most": most, "kind": which.kind,
         "error_code": which.error_code, "lanes": as_json(lanes), "shard_key": which.shard_key,
     }  # fmt: skip
     text = COMPLETE if scan.is_complete else MATCHING

@@ -70,16 +70,16 @@ def replay_quarantine(settings: CliSettings, text: str, run: str | None, discard
         return
     if discarded:
         say(f"{counted(done.discarded, 'record')} discarded")
-    elif not (done.written or done.stayed or done.gone):
+    elif not (done.written or done.quarantined or done.missing):
         note("the quarantine is empty")
     else:
-        say(f"{counted(done.written, 'row')} written, {counted(done.stayed_count, 'record')} kept in quarantine")
-    for code, stayed in sorted(done.stayed.items()):
-        number, problem = stayed[0]
-        say(f"  {code} {len(stayed):,}: the first, number {number}: {harmless(problem)}", "yellow")
-    if done.gone:
-        numbers = ", ".join(map(str, done.gone[:NUMBERS_SHOWN_MAX]))
-        note(f"no longer in quarantine: {numbers}{' …' if len(done.gone) > NUMBERS_SHOWN_MAX else ''}")
+        say(f"{counted(done.written, 'row')} written, {counted(done.quarantined_count, 'record')} kept in quarantine")
+    for code, records in sorted(done.quarantined.items()):
+        number, problem = records[0]
+        say(f"  {code} {len(records):,}: the first, number {number}: {harmless(problem)}", "yellow")
+    if done.missing:
+        numbers = ", ".join(map(str, done.missing[:NUMBERS_SHOWN_MAX]))
+        note(f"no longer in quarantine: {numbers}{' …' if len(done.missing) > NUMBERS_SHOWN_MAX else ''}")
 
 
 async def tried(at: OpenedSink, run: str | None, counter: Counter) -> ReplayResult:

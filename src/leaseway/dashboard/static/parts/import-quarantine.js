@@ -52,7 +52,7 @@ export class Quarantine {
   }
 
   async tryAgain() {
-    await this.change("replay", { run: this.run }, (done) => `${counted(done.written, "row")} written, ${counted(done.stayed, "record")} kept in quarantine`);
+    await this.change("replay", { run: this.run }, (done) => `${counted(done.written, "row")} written, ${counted(done.quarantined, "record")} kept in quarantine`);
   }
 
   /** @param {any} record */
