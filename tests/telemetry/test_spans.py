@@ -246,7 +246,7 @@ async def test_a_client_cannot_keep_what_it_likes_as_a_trace(seen: Seen) -> None
         wants = {"queues": ["default"], "count": 1, "token": "token-1"}
         await served.client.post("/v1/work/exchange", json={"worker": "w", "wants": wants})
         held = {"leases": [{"id": job["id"], "token": "token-1", "lease_us": 1}]}
-        assert (await served.client.post("/v1/work/traces", json=held)).json() == {"answer": {job["id"]: CALLER}}
+        assert (await served.client.post("/v1/work/traces", json=held)).json() == {"value": {job["id"]: CALLER}}
 
 
 # -- switches -------------------------------------------------------------------------------------------------------

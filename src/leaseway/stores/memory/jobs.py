@@ -21,8 +21,9 @@ from leaseway.domain.exchange import (
 )
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
 from leaseway.domain.inspection import KEYS_PER_JOB, CancelResult, JobFilter
-from leaseway.domain.job import Failure, NewJob, Settlement, State, Submitted
+from leaseway.domain.job import NewJob, Settlement, State, Submitted
 from leaseway.domain.lane import LaneTurn, admits_by_gate, covering_pause, divide_claim
+from leaseway.domain.outcome import expired_lease, state_after_expiry
 from leaseway.stores.memory.rows import (
     FINAL,
     JobRow,
@@ -36,6 +37,8 @@ from leaseway.stores.memory.rows import (
     urgency,
 )
 from leaseway.stores.memory.state import MemoryState, atomic
+
+AFTER_EXPIRY = {State.PENDING: Place.READY, State.FAILED: Place.FAILED, State.CANCELLED: Place.CANCELLED}
 
 
 class MemoryJobs:
@@ -85,12 +88,10 @@ class MemoryJobs:
     def _reclaim(self, now: Instant) -> None:
         expired = (row for row in self._state.at(Place.LEASED) if row.until <= now)
         for row in nsmallest(RECLAIM_MAX, expired, key=lambda row: (row.until, row.order)):
-            if row.cancel_requested:
-                self._state.move(row, Place.CANCELLED, now)
-                continue
-            silence = Failure("lease_expired", f"worker {row.owner} stopped renewing its lease")
-            row.errors.append(build_error(row, silence, now))
-            self._state.move(row, Place.READY if row.attempts < row.new.attempts_max else Place.FAILED, now)
+            state = state_after_expiry(row.attempts, row.new.attempts_max, row.cancel_requested)
+            if state is not State.CANCELLED:
+                row.errors.append(build_error(row, expired_lease(row.owner), now))
+            self._state.move(row, AFTER_EXPIRY[state], now)
 
     def _promote(self, now: Instant) -> None:
         due = (row for row in self._state.at(Place.SCHEDULED) if row.run_at <= now)
