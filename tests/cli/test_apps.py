@@ -20,7 +20,7 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("nowhere:app", "there is no module 'nowhere'"),
+        ("nowhere:app", "module 'nowhere' was not found"),
         ("tasks.deeper:app", "tasks"),
         ("tasks:aap", "module 'tasks' has no 'aap'; it has: tasks:app"),
         ("tasks:add", "tasks:add is not an App but a JobHandle; it has: tasks:app"),

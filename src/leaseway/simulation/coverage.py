@@ -71,9 +71,9 @@ METERED = (
     "a limit had no permit",
     "a limit was used to the last call",
     "a concurrency limit was reached",
-    "tokens were taken ahead",
-    "tokens were given back",
-    "a token had grown old and was thrown away",
+    "permits were taken in advance",
+    "unused permits were returned",
+    "a permit had expired before its call",
     "a refusal was told to everybody",
     # Budgets.
     "a cost was booked in a later window",

@@ -192,10 +192,10 @@ class Meter:
                     "a concurrency limit was reached" if "concurrency" in why else "a limit had no permit"
                 )
             case Granted(count=count) if count > 1:
-                self.universe.books.reach("tokens were taken ahead")
+                self.universe.books.reach("permits were taken in advance")
 
     def _saw_return_unused(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
-        self.universe.books.reach("tokens were given back")
+        self.universe.books.reach("unused permits were returned")
 
     def _saw_renew_calls(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         if self._is_unkept(process):

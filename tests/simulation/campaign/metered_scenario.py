@@ -245,7 +245,7 @@ def noting_the_stale(is_good: Callable[..., bool]) -> Callable[..., bool]:
     def look(tokens: LimiterClient, token: limiter_client.Permit) -> bool:
         good = is_good(tokens, token)
         if not good:
-            METER.get().universe.books.reach("a token had grown old and was thrown away")
+            METER.get().universe.books.reach("a permit had expired before its call")
         return good
 
     return look

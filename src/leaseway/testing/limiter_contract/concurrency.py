@@ -105,7 +105,7 @@ async def test_keeping_says_how_many_not_how_many_more(limiter: Limiter, clock: 
     for count in (2, 2, 1):
         await limiter.renew_calls([ask(PHONE)], "one", count, SEAT_US)
     level = await level_of(limiter, PHONE)
-    assert {who: seat.count for who, seat in level.in_flight.items()} == {"one": 1}
+    assert {holder: calls.count for holder, calls in level.in_flight.items()} == {"one": 1}
     assert level.in_flight["one"].until == clock.now_us() + SEAT_US
 
 
@@ -125,7 +125,9 @@ async def test_seats_and_rates_are_taken_together(limiter: Limiter, clock: FakeC
     assert (await level_of(limiter, both)).in_flight == {}
 
 
-async def test_seats_come_back_with_the_vacated_call_only(limiter: Limiter, clock: FakeClock) -> None:
+async def test_a_call_is_in_flight_until_it_ends_even_if_its_permit_is_returned(
+    limiter: Limiter, clock: FakeClock
+) -> None:
     """Returned permits say nothing about calls in flight."""
     both = Limit("both", "100/minute", concurrency=2)
     await ready(limiter, clock, both)

@@ -19,7 +19,7 @@ export function usesOf(limit) {
   );
 }
 
-/** @param {any} seats @returns {Use} */
+/** @param {any} gauge @returns {Use} */
 function concurrencyUse({ of, used }) {
   return {
     label: `${whole(of)} concurrent`,

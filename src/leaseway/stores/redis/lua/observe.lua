@@ -9,7 +9,7 @@ local function shortest_us(sizing)
   return shortest < math.huge and shortest or 0
 end
 
--- Closed until the time given, slower once for each event, and open again with one token.
+-- Closed until the time given, slower once for each event, and open again with one permit.
 local function throttled(taking, now)
   local level, sizing = taking.level, taking.sizing
   local retry_after_us = notice.retry_after_us
