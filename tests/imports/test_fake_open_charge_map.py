@@ -15,6 +15,7 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, Poi, StandIn, places, standin, synthetic
 from leaseway.testing.fake_open_charge_map.data import BULK_MINUTE
 from leaseway.testing.fake_open_charge_map.poi import (
+    ID_BY_CODE,
     MINUTE_US,
     ascii_json,
     camel,
@@ -24,7 +25,6 @@ from leaseway.testing.fake_open_charge_map.poi import (
     stored,
     without_nulls,
 )
-from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE
 from leaseway.testing.fake_open_charge_map.table import Table
 
 NOW = 1_791_000_000_000_000

@@ -37,7 +37,7 @@ from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRef
 from leaseway.imports.sources.status_mapping import WrongBody
 from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Poi, StandIn, standin, synthetic
 from leaseway.testing.fake_open_charge_map.data import BULK_MINUTE
-from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE
+from leaseway.testing.fake_open_charge_map.poi import ID_BY_CODE
 
 NOW = 1_791_000_000_000_000
 WORLD = make_shard("ocm", "all", {})

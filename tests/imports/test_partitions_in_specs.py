@@ -22,7 +22,7 @@ from leaseway.imports.sources.predicates import PredicateFilters
 from leaseway.imports.spec.reader import read_spec
 from leaseway.system import wall_clock_us
 from leaseway.testing.fake_open_charge_map import API_KEY, Listing, StandIn, standin, synthetic
-from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE
+from leaseway.testing.fake_open_charge_map.poi import ID_BY_CODE
 
 BY_HAND = """
 version = 1

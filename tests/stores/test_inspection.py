@@ -19,7 +19,7 @@ from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.postgres import reads as postgres
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.database import statements
-from leaseway.stores.sqlite.search import SearchQuery, search
+from leaseway.stores.sqlite.reads import SearchQuery, search
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.inspection_contract import *  # noqa: F403

@@ -2,8 +2,7 @@
 
 model             the structure of a spec
 reader            TOML text ─► spec, or all problems with their fields; the spec hash
-parser            tables ─► structs, field by field
-source_presets    what `kind = "ocm"` adds to a spec
+parser            tables ─► structs, field by field; what `kind = "ocm"` adds to a spec
 checks            relations between fields of the source, the resource and the sink
 resource_checks   filters, partitions, incremental runs and deletes
 importer_options  the options of `@app.importer` ─► spec

@@ -15,8 +15,7 @@ from leaseway.imports.domain.shard import canonical
 from leaseway.imports.spec import model
 from leaseway.imports.spec.checks import check_spec
 from leaseway.imports.spec.model import PageNumberPaging, Resource, SinkSpec, SourceSpec, Spec
-from leaseway.imports.spec.parser import parse_value
-from leaseway.imports.spec.source_presets import apply_preset
+from leaseway.imports.spec.parser import apply_preset, parse_value
 
 __all__ = ["BadSpec", "Resource", "SinkSpec", "SourceSpec", "Spec", "read_spec", "spec_hash"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import KEYS_PER_JOB, CancelResult, JobFilter
 from leaseway.stores.sqlite.database import CANCELLED, READY, STATES, Database, Row, Transaction
-from leaseway.stores.sqlite.search import filter_conditions
+from leaseway.stores.sqlite.reads import filter_conditions
 
 
 class SqliteOperations:

@@ -7,8 +7,7 @@ import msgspec
 
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import Instant
-from leaseway.testing.fake_open_charge_map.poi import MINUTE_US, Poi
-from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE
+from leaseway.testing.fake_open_charge_map.poi import ID_BY_CODE, MINUTE_US, Poi
 
 FIRST_ID = 101
 GEONAMES_FILE = "cities500.json"

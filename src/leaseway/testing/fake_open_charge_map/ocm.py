@@ -18,6 +18,7 @@ from leaseway.domain.ids import Instant
 from leaseway.testing.fake_open_charge_map.faults import Faults
 from leaseway.testing.fake_open_charge_map.poi import (
     EPOCH,
+    ID_BY_CODE,
     NEVER_SHOWN,
     PUBLISHED,
     REMOVED,
@@ -25,9 +26,9 @@ from leaseway.testing.fake_open_charge_map.poi import (
     compact_head,
     date_text,
     encode,
+    reference,
     whole,
 )
-from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE, reference
 from leaseway.testing.fake_open_charge_map.table import Table
 from leaseway.testing.provider import Answer
 
