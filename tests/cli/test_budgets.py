@@ -138,7 +138,7 @@ def test_a_budget_that_nobody_knows_is_answered_with_those_that_are_known(place:
     place.ok("budgets", "set", "mail", "--usd", "1")
     answer = place.run("budgets", *verb, "maps")
     assert answer.code == 2
-    assert "there is no budget 'maps'; there are: mail" in answer.err
+    assert "there is no budget 'maps'; defined are: mail" in answer.err
 
 
 # -- changing ---------------------------------------------------------------------------------------------------------

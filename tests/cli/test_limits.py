@@ -153,12 +153,12 @@ def test_the_sum_holds_for_every_rate(place: Place, rate: str) -> None:
 
 def test_a_limit_that_nobody_knows_is_answered_with_those_that_are_known(place: Place) -> None:
     """A typing error must lead to the right name."""
-    assert "there is no limit 'maps'; there are: none yet" in place.run("limits", "explain", "maps").err
+    assert "there is no limit 'maps'; defined are: none" in place.run("limits", "explain", "maps").err
     place.ok("limits", "set", "mail", "1/second")
     for argv in (["explain", "maps"], ["forget", "maps"]):
         answer = place.run("limits", *argv)
         assert answer.code == 2
-        assert "there is no limit 'maps'; there are: mail" in answer.err
+        assert "there is no limit 'maps'; defined are: mail" in answer.err
 
 
 # -- changing ---------------------------------------------------------------------------------------------------------

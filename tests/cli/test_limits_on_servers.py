@@ -52,7 +52,7 @@ def test_limits_and_budgets_in_postgresql_are_told_like_those_in_a_file(place: P
     told = place.json("jobs", "why", id_)
     assert [(shut["what"], shut["name"]) for shut in told["waits_for"]] == [("limit", "maps"), ("tenant", "acme")]
     assert "limit maps: " in place.ok("lanes").out or "tenant acme: " in place.ok("lanes").out
-    assert "there are: maps, seats:{tenant}, tenant:acme" in place.run("limits", "forget", "nothing").err
+    assert "defined are: maps, seats:{tenant}, tenant:acme" in place.run("limits", "forget", "nothing").err
 
 
 def test_limits_in_a_server_of_their_own_are_found_by_their_address(

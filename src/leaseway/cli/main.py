@@ -42,7 +42,7 @@ COMMANDS = {
 PIPE_CLOSED = 141
 """The exit code that a shell reports for a program that wrote into a closed pipe."""
 
-HELP = """Runs work that calls somebody else's metered API: no job lost, no job done twice.
+HELP = """Run jobs that call a rate-limited, paid API: no job lost, no job done twice.
 
 \b
   leaseway work tasks:app              run the jobs of `app` in tasks.py

@@ -149,7 +149,7 @@ def add_requests(table: Table, shown: Shown) -> None:
 def add_kill(table: Table, shown: Shown) -> None:
     kill = shown.kill
     if kill is None:
-        table.add_row("killed", "nobody", "the import ended too soon", end_section=True)
+        table.add_row("killed", "none", "the import ended too soon", end_section=True)
         return
     table.add_row("killed", f"worker {kill.worker}", f"with {kill.in_hands} leased shards")
     table.add_row("shards resumed", f"{shown.resumed:,}", "each after its last written page")

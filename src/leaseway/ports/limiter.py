@@ -25,7 +25,7 @@ class LimitDefinitions(Protocol):
     async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         """Set a limit as an operator says, for all workers at once, and return the new version.
 
-        `Stale`: the version in force is not `forecast` (0 means that there is none yet); nothing has changed.
+        `Stale`: the version in force is not `expected` (0 means that there is none yet); nothing has changed.
         """
         ...
 

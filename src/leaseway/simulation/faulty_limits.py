@@ -76,7 +76,7 @@ class FaultyWay:
         if letter.fault == "request lost":
             self._fail(letter, UnknownOutcome("the request was lost"))
         elif letter.fault == "busy" or self._meter.is_out(self._place):
-            self._fail(letter, StoreBusy("nobody answers"))
+            self._fail(letter, StoreBusy("the server does not answer"))
         else:
             self._execute(letter)
 

@@ -128,7 +128,7 @@ class FaultyLink:
         elif call.fault == "request lost":
             self._fail(call, UnknownOutcome("the request was lost"), "a request was lost")
         elif call.fault == "busy" or self._universe.is_out:
-            self._fail(call, StoreBusy("somebody else is writing"), "the store was busy")
+            self._fail(call, StoreBusy("another process is writing"), "the store was busy")
         else:
             self._execute(call)
 

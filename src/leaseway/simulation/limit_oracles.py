@@ -347,7 +347,7 @@ class Meter:
         """B2: the balances at the end."""
         open_ = [hold.id for hold in self.ledger._state.holds.values() if hold.state in OPEN]
         if open_:
-            self._accuse(f"B2 still held, and nobody comes for it: {', '.join(open_)}")
+            self._accuse(f"B2 still held, and no worker settles or expires it: {', '.join(open_)}")
         booked = {(each.name, each.window): each.balance for each in run_now(self.ledger.reads.balances(since=0))}
         for place, micros in self._spent.items():
             if booked[place].spent_micros < micros:

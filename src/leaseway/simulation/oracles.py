@@ -46,7 +46,7 @@ def one_job_per_submission(books: Promises, commit: Commit) -> Iterator[str]:
         if label in books.conflicts:
             yield f"I5 {label!r} was refused and is stored as {job}"
         if commit.verb in ("submit", "exchange") and job not in brought_by(commit):
-            yield f"I3 job {job} was stored though nobody submitted it"
+            yield f"I3 job {job} was stored but never submitted"
 
 
 def brought_by(commit: Commit) -> set[str]:
@@ -231,9 +231,9 @@ def leases_are_true(books: Promises, commit: Commit) -> Iterator[str]:
         if row.run_at > commit.now and had_to_wait(commit, row):
             yield f"I11 job {lease.id} was leased {(row.run_at - commit.now) / 1e6} s before its time"
         if book is not None and book.cancel_wanted and (book.current is None or book.current.token != lease.token):
-            yield f"I24 job {lease.id} was leased again after somebody had cancelled it"
+            yield f"I24 job {lease.id} was leased again after it was cancelled"
         if wants is None or lease.token != wants.token:
-            yield f"I1 job {lease.id} was leased under a token that nobody chose"
+            yield f"I1 job {lease.id} was leased under a token that no worker chose"
 
 
 def had_to_wait(commit: Commit, row: JobRow) -> bool:

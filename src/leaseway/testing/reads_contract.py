@@ -130,7 +130,7 @@ async def test_whoever_waits_is_woken_by_a_submission(store: Store) -> None:
             done_waiting, _ = await asyncio.wait({waiter}, timeout=0.01)
             if done_waiting:
                 break
-        assert waiter.done(), "a thousand submissions woke nobody"
+        assert waiter.done(), "a thousand submissions woke no waiter"
     assert waiter.result() is True
 
 

@@ -299,7 +299,7 @@ class Worker:
         try:
             reply, sent_at = await self._send(call)
         except TransientError:
-            # The store may have granted leases that nobody can release in time. The settlements are sent again.
+            # The store may have granted leases that this worker cannot release in time. The settlements are sent again.
             self._is_clean &= call.wants is None
             self._settlements.put_back(call.settlements)
             return

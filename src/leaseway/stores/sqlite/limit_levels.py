@@ -217,7 +217,7 @@ class LevelsFile(Connection):
         committed are not repeated, because permits must not be returned twice."""
         try:
             return [(answer, None) for answer in self._transact(works)]
-        except Exception as error:  # noqa: BLE001 - it travels to whoever waits for it
+        except Exception as error:  # noqa: BLE001 - it is delivered to the waiting caller
             if len(works) == 1 or not isinstance(error, UsageError):
                 return [(None, error)] * len(works)
         return [answer for work in works for answer in self._write_all([work])]

@@ -159,7 +159,7 @@ async def test_waiting_ends_when_something_is_left_again(ledger: Ledger, clock: 
     assert await ledger.wait_us(charges) == 0
     await ledger.hold("c", ((charges[1], micros(1)),), MINUTE_US, dispatch=True)
     await ledger.settle("c", {})
-    assert await ledger.wait_us(charges) == RAISED_US, "nobody knows when somebody raises it"
+    assert await ledger.wait_us(charges) == RAISED_US, "it is unknown when the budget will be raised"
 
 
 async def test_a_budget_is_shown_before_its_first_hold(ledger: Ledger) -> None:

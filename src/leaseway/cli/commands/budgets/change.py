@@ -8,7 +8,6 @@ import click
 from msgspec.structs import replace
 
 from leaseway.api.schemas.budgets import budget_settings_document
-from leaseway.cli.commands.budgets.show import unknown_budget
 from leaseway.cli.commands.limits.definitions import pause_in_words
 from leaseway.cli.open_store import change, ledger_in
 from leaseway.cli.output.json import document
@@ -17,17 +16,15 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.budgets.budget import Budget, BudgetDefinition, amount_text
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.ports.store import Store
+from leaseway.worker.definitions import DefinitionChange, budget_definitions
 
 
 def set_budget(settings: CliSettings, name: str, given: Mapping[str, Any]) -> None:
     named = {option: value for option, value in given.items() if value is not None}
 
-    async def command(store: Store) -> tuple[BudgetDefinition | None, BudgetDefinition, int]:
-        ledger = ledger_in(store, settings)
-        known = {definition.name: definition for definition, _ in await ledger.definitions.all()}
-        before = known.get(name)
-        after = merged(name, before, named)
-        return before, after, await ledger.definitions.change(after)
+    async def command(store: Store) -> DefinitionChange[BudgetDefinition]:
+        definitions = budget_definitions(ledger_in(store, settings))
+        return await definitions.change(name, lambda before: merged(name, before, named))
 
     before, after, version = change(settings, command)
     if settings.json:
@@ -85,20 +82,14 @@ def in_words(definition: BudgetDefinition) -> str:
 
 
 def pause_budget(settings: CliSettings, name: str, is_paused: bool) -> None:
-    async def command(store: Store) -> tuple[bool, int]:
-        ledger = ledger_in(store, settings)
-        known = {definition.name: (definition, version) for definition, version in await ledger.definitions.all()}
-        if name not in known:
-            raise unknown_budget(name, list(known))
-        before, version = known[name]
-        after = replace(before, paused=is_paused)
-        return before != after, await ledger.definitions.change(after, expected=version)
+    async def command(store: Store) -> DefinitionChange[BudgetDefinition]:
+        return await budget_definitions(ledger_in(store, settings)).pause(name, is_paused)
 
-    is_new, version = change(settings, command)
+    before, after, version = change(settings, command)
     if settings.json:
         document({"name": name, "paused": is_paused, "version": version})
     else:
-        say(f"budget {name}: {pause_in_words(is_paused, is_new)}")
+        say(f"budget {name}: {pause_in_words(is_paused, before != after)}")
 
 
 def forget_budget(settings: CliSettings, name: str, yes: bool) -> None:
@@ -107,12 +98,7 @@ def forget_budget(settings: CliSettings, name: str, yes: bool) -> None:
             raise UsageError(f"this would remove budget {name} and its journal; not a terminal; pass --yes")
         click.confirm(f"Remove budget {name} and its journal?", abort=True, err=True)
 
-    async def command(store: Store) -> None:
-        ledger = ledger_in(store, settings)
-        if not await ledger.definitions.forget(name):
-            raise unknown_budget(name, [definition.name for definition, _ in await ledger.definitions.all()])
-
-    change(settings, command)
+    change(settings, lambda store: budget_definitions(ledger_in(store, settings)).forget(name))
     if settings.json:
         document({"name": name, "forgotten": True})
     else:

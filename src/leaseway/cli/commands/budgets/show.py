@@ -148,7 +148,7 @@ def definition_named(name: str, books: BudgetBalances) -> tuple[BudgetDefinition
 
 
 def unknown_budget(name: str, known: Sequence[str]) -> UnknownBudget:
-    return UnknownBudget(f"there is no budget {name!r}; there are: {', '.join(known) or 'none yet'}")
+    return UnknownBudget(f"there is no budget {name!r}; defined are: {', '.join(known) or 'none'}")
 
 
 def record(definition: BudgetDefinition) -> list[tuple[str, str]]:

@@ -157,7 +157,7 @@ def show_troubles(run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp) ->
 def shard_problems(row: ShardRow, given_up: GivenUp, is_running: bool) -> list[tuple[str, str]]:
     label = row.shard.label
     if row.state is ShardState.PARKED:
-        return [(f"parked: {label}: {row.why or 'nobody said why'}", "red")]
+        return [(f"parked: {label}: {row.why or 'no reason recorded'}", "red")]
     if row.shard.key in given_up:
         return [(f"{label}: {given_up[row.shard.key]}", "red")]
     if row.why and row.state in (ShardState.WAITING, ShardState.RUNNING):

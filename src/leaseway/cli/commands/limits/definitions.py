@@ -28,6 +28,7 @@ from leaseway.domain.limits.sizing import size_limit
 from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
+from leaseway.worker.definitions import DefinitionChange, limit_definitions
 
 COLUMNS = (
     TableColumn("name"),
@@ -130,10 +131,8 @@ def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: M
         tenant = name.removeprefix(TENANT)
         raise BadValue("limit", f"{name!r} are the caps of a tenant; change them with: leaseway tenants set {tenant}")
 
-    async def command(limiter: Limiter) -> tuple[LimitDefinition | None, LimitDefinition, int]:
-        before = (await load_definitions(limiter)).get(name, (None, 0))[0]
-        after = merged(name, before, rates, given)
-        return before, after, await limiter.definitions.change(after)
+    async def command(limiter: Limiter) -> DefinitionChange[LimitDefinition]:
+        return await limit_definitions(limiter).change(name, lambda before: merged(name, before, rates, given))
 
     before, after, version = change_limiter(settings, command)
     if settings.json:
@@ -187,20 +186,14 @@ def in_words(definition: LimitDefinition) -> str:
 
 
 def pause_limit(settings: CliSettings, name: str, is_paused: bool) -> None:
-    async def command(limiter: Limiter) -> tuple[bool, int]:
-        defined = await load_definitions(limiter)
-        if name not in defined:
-            raise unknown_limit(name, defined)
-        before, version = defined[name]
-        if before.paused == is_paused:
-            return False, version
-        return True, await limiter.definitions.change(replace(before, paused=is_paused), expected=version)
+    async def command(limiter: Limiter) -> DefinitionChange[LimitDefinition]:
+        return await limit_definitions(limiter).pause(name, is_paused)
 
-    is_new, version = change_limiter(settings, command)
+    before, after, version = change_limiter(settings, command)
     if settings.json:
         document({"name": name, "paused": is_paused, "version": version})
     else:
-        say(f"limit {name}: {pause_in_words(is_paused, is_new)}")
+        say(f"limit {name}: {pause_in_words(is_paused, before != after)}")
 
 
 def pause_in_words(is_paused: bool, is_new: bool) -> str:
@@ -210,11 +203,7 @@ def pause_in_words(is_paused: bool, is_new: bool) -> str:
 
 
 def forget_limit(settings: CliSettings, name: str) -> None:
-    async def command(limiter: Limiter) -> None:
-        if not await limiter.definitions.forget(name):
-            raise unknown_limit(name, await load_definitions(limiter))
-
-    change_limiter(settings, command)
+    change_limiter(settings, lambda limiter: limit_definitions(limiter).forget(name))
     if settings.json:
         document({"name": name, "forgotten": True})
     else:
@@ -222,7 +211,7 @@ def forget_limit(settings: CliSettings, name: str) -> None:
 
 
 def unknown_limit(name: str, defined: Known) -> UnknownLimit:
-    return UnknownLimit(f"there is no limit {name!r}; there are: {', '.join(defined) or 'none yet'}")
+    return UnknownLimit(f"there is no limit {name!r}; defined are: {', '.join(defined) or 'none'}")
 
 
 def definition_named(name: str, defined: Known) -> LimitDefinition:

@@ -87,7 +87,7 @@ async function fetched(url, init) {
   }
 }
 
-/** Every request ends, by whoever asked or by time. @param {AbortSignal} [signal] */
+/** Every request ends: aborted by its caller, or by a timeout. @param {AbortSignal} [signal] */
 function within(signal) {
   const deadline = AbortSignal.timeout(SECONDS_MAX * 1000);
   return signal ? AbortSignal.any([signal, deadline]) : deadline;
@@ -152,7 +152,7 @@ export function said(error) {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Ended because somebody left the page: nothing to tell. @param {unknown} error */
+/** Ended because the user left the page; not an error. @param {unknown} error */
 export function isLeft(error) {
   return /** @type {any} */ (error)?.name === "AbortError";
 }

@@ -195,7 +195,7 @@ class World extends EventTarget {
     this.tell("job", job);
   }
 
-  /** From due to done: what somebody who waits for it feels. @param {any} job */
+  /** The time from due to done. @param {any} job */
   #measure(job) {
     if (this.#counted.size >= COUNTED_MAX) this.#counted.clear();
     this.#counted.add(job.id);

@@ -29,7 +29,7 @@ export default class Jobs extends Page {
   static title = "Jobs";
   /** As shown, the newest first. @type {any[]} */
   jobs = [];
-  /** New ones that would make the rows jump under somebody's hand. @type {Map<string, any>} */
+  /** New jobs that are held back, so that rows do not move under the pointer. @type {Map<string, any>} */
   arrived = new Map();
   /** Of the pages before this one; the first has none. @type {(string | null)[]} */
   cursors = [null];

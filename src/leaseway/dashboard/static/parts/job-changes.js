@@ -39,7 +39,7 @@ export async function changeNamed(verb, jobs) {
   });
 }
 
-/** All that match, whoever they are. @param {Verb} verb @param {Filter} filter @param {string} what @returns {Promise<boolean>} */
+/** All jobs that match the filter. @param {Verb} verb @param {Filter} filter @param {string} what @returns {Promise<boolean>} */
 export async function changeMatching(verb, filter, what) {
   return attempted(verb, async () => {
     const { matching, more } = await api.post(`/jobs/${verb.name}`, { filter });

@@ -83,7 +83,7 @@ function shutsOf(lane) {
   return last && lane.ready && world.now() - last.at < LATELY_MS ? last.shuts : [];
 }
 
-/** It opens by itself. What somebody had to change is changed, once it is gone. @param {any} shut */
+/** Whether the lane opens without a change by an operator. @param {any} shut */
 function isTimed(shut) {
   return shut.wait_seconds > 0 && !shut.advice;
 }

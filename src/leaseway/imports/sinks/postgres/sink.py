@@ -1,7 +1,7 @@
 """A sink for PostgreSQL: the run tables are in the schema of the target table.
 
-They are not in a schema of their own, so that whoever may create the table may create them, and so that they are dumped
-and moved together with it. Their names are the same as in SQLite.
+They are not in a schema of their own, so that a role that may create the table may create them, and so that they are
+dumped and moved together with it. Their names are the same as in SQLite.
 
 A page is one transaction: lock the shard, COPY the rows into a temporary staging table, merge, update the shard.
 """

@@ -12,7 +12,7 @@ local SLOWER, PERCENT_MIN, FASTER = 70, 10, 5
 local QUIET_US_MIN, RETRY_SHARE, RETRY_US_MIN = 10000000, 10, 1000000
 local IN_FLIGHT_WAIT_US = 500000
 local COUNT_MAX = 1000000000
--- What does not matter any more is kept for another day: a clock may be set back, and a window that somebody adds to a
+-- What does not matter any more is kept for another day: a clock may be set back, and a window that an operator adds to a
 -- limit starts empty only if it is known that the limit was in use.
 local IDLE_MS = 86400000
 local TTL_MS_MAX = 2 ^ 50
@@ -126,7 +126,7 @@ local function new_level()
   return { since = -1, blocked_until = 0, percent = 100, generation = 0, slowed_at = 0, buckets = {}, in_flight = {} }
 end
 
--- The asks with all that is known about them, and the first limit that nobody has defined, or has any more.
+-- The requests with their stored state, and the first limit that is not defined, if any.
 local function read(asks)
   local takings, limits, keys, unknown = {}, {}, {}, nil
   for place, ask in ipairs(asks) do
