@@ -18,8 +18,9 @@ FILL_WIDTH = 26
 
 LANE = """CASE WHEN n % 50000 = 7 THEN 'tiny' ELSE 'tenant-' || (n % 20) END AS tenant,
   CASE WHEN n % 50000 = 11 THEN 'quiet' ELSE 'queue-' || ((n / 20) % 5) END AS queue"""
-STAGE = """CASE WHEN n > {alive} THEN CASE WHEN n > {all} - 1000 THEN 2 WHEN n % 10 = 1 THEN 1 ELSE 0 END
-  WHEN n % 10 = 4 THEN 4 WHEN n % 50 = 5 THEN 5 ELSE 3 END AS stage"""
+STATE = """CASE WHEN n > {alive}
+  THEN CASE WHEN n > {all} - 1000 THEN 'leased' WHEN n % 10 = 1 THEN 'scheduled' ELSE 'ready' END
+  WHEN n % 10 = 4 THEN 'failed' WHEN n % 50 = 5 THEN 'cancelled' ELSE 'done' END"""
 REST = """CASE WHEN n % 100000 = 13 THEN 'rare' ELSE 'kind-' || (n % 12) END AS kind,
   CASE WHEN n % 10 <> 4 THEN NULL WHEN n % 100000 = 4 THEN 'Odd' ELSE 'Error-' || (n % 3) END AS error"""
 PAYLOAD = """'{"text": "' || substr('{filler}', 1, 100) || '"}'"""
@@ -56,8 +57,8 @@ def id_of(number: int) -> str:
 
 def facts_of(jobs: int) -> str:
     """The values of job `n`, in SQL that both databases understand."""
-    stage = STAGE.replace("{alive}", str(jobs * 4 // 5)).replace("{all}", str(jobs))
-    return f"{LANE}, {stage}, {REST}, {PAYLOAD.replace('{filler}', 'x' * 100)} AS payload"
+    state = STATE.replace("{alive}", str(jobs * 4 // 5)).replace("{all}", str(jobs))
+    return f"{LANE}, {state} AS state_name, {REST}, {PAYLOAD.replace('{filler}', 'x' * 100)} AS payload"
 
 
 # -- SQLite ---------------------------------------------------------------------------------------------------------
@@ -66,19 +67,22 @@ SQLITE_FACTS = """
 CREATE TEMP TABLE facts AS
 WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM numbers WHERE n < {jobs})
 SELECT n, printf('%026d', n) AS id, {facts}, {now} - ({jobs} - n) * 250000 AS at FROM numbers;
+ALTER TABLE facts RENAME COLUMN state_name TO state;
 INSERT INTO lanes (queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled)
-SELECT queue, tenant, '', sum(stage = 0), sum(stage = 1), sum(stage = 2), sum(stage = 3), sum(stage = 4), sum(stage = 5)
+SELECT queue, tenant, '', sum(state = 'ready'), sum(state = 'scheduled'), sum(state = 'leased'), sum(state = 'done'),
+       sum(state = 'failed'), sum(state = 'cancelled')
   FROM facts GROUP BY queue, tenant;
-INSERT INTO jobs (id, lane, stage, kind, priority, run_at, attempts, attempts_max, lease_us, created_at, finished_at,
+INSERT INTO jobs (id, lane, state, kind, priority, run_at, attempts, attempts_max, lease_us, created_at, finished_at,
                   token, owner, until, last_error_code, last_error_at, payload, result)
-SELECT facts.id, lanes.id, stage, kind, 0, CASE stage WHEN 1 THEN {now} + 86400000000 ELSE at END,
-       stage > 1, 5, 15000000, at, CASE WHEN stage > 2 THEN at + 1000 END,
-       CASE stage WHEN 2 THEN 'token' END, CASE stage WHEN 2 THEN 'worker-' || (n % 20) END,
-       CASE stage WHEN 2 THEN {now} + 3600000000 END, error, CASE WHEN error IS NOT NULL THEN at END, payload,
-       CASE stage WHEN 3 THEN '1' END
+SELECT facts.id, lanes.id, state, kind, 0, CASE state WHEN 'scheduled' THEN {now} + 86400000000 ELSE at END,
+       state NOT IN ('ready', 'scheduled'), 5, 15000000, at,
+       CASE WHEN state IN ('done', 'failed', 'cancelled') THEN at + 1000 END,
+       CASE state WHEN 'leased' THEN 'token' END, CASE state WHEN 'leased' THEN 'worker-' || (n % 20) END,
+       CASE state WHEN 'leased' THEN {now} + 3600000000 END, error, CASE WHEN error IS NOT NULL THEN at END, payload,
+       CASE state WHEN 'done' THEN '1' END
   FROM facts JOIN lanes USING (queue, tenant) ORDER BY n;
 INSERT INTO errors (job, attempt, at, code, message, traceback)
-SELECT id, 1, at, error, 'it is broken', 'Traceback' FROM facts WHERE stage = 4;
+SELECT id, 1, at, error, 'it is broken', 'Traceback' FROM facts WHERE state = 'failed';
 DROP TABLE facts;
 """
 
@@ -94,7 +98,7 @@ def fill_sqlite(path: str, jobs: int) -> None:
 
 POSTGRES_FACTS = """
 CREATE TEMP TABLE facts AS
-SELECT *, (enum_range(NULL::job_state))[stage + 1] AS state FROM (
+SELECT *, state_name::job_state AS state FROM (
   SELECT n, lpad(n::text, 26, '0') AS id, {facts}, {now} - ({jobs} - n) * 250000 AS at
     FROM generate_series(1, {jobs}::bigint) AS n) AS numbered;
 SELECT create_history_partitions({now} - days * 86400000000) FROM generate_series(1, 4) AS days;

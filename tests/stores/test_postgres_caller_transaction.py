@@ -247,7 +247,7 @@ async def test_other_stores_name_the_one_that_supports_it() -> None:
 
     error = await error_of(app.submit_in(object(), ship.bind()))
     assert isinstance(error, UsageError)
-    assert "PostgreSQL can" in str(error)
+    assert "use PostgreSQL" in str(error)
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------

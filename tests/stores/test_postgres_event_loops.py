@@ -266,7 +266,7 @@ def test_a_forked_app_raises_an_error_and_its_parent_continues(server: PostgresS
         runner.run(count.submit())
         said = forked(lambda: asyncio.run(count.submit()))
         assert said.startswith(UsageError.__name__)
-        assert "fork first" in said
+        assert "fork before you open it" in said
         runner.run(count.submit())
 
         async def lanes() -> int:
