@@ -109,7 +109,7 @@ class Campaign:
                 await asyncio.sleep(0.1)
 
     async def _watch(self, stage: Stage) -> None:
-        """A process that ends on its own is a violation, but the round goes on to find more."""
+        """A process that ends on its own is a violation, but the round continues and may find more."""
         while True:  # until cancelled
             for name in stage.fleet.look():
                 self._say(f"{name} ENDED BY ITSELF:\n{stage.fleet.said(name)[-2000:]}")

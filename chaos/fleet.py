@@ -83,7 +83,7 @@ class Fleet:
         member.popen.send_signal(signal.SIGCONT)
 
     def look(self) -> list[str]:
-        """Record processes that ended on their own; a successor takes each place, so that the round goes on."""
+        """Record processes that ended on their own; a successor takes each place, so that the round continues."""
         gone = [each for each in self._members.values() if each.popen.poll() is not None]
         for member in gone:
             self._ended(member, member.popen.returncode)

@@ -1,6 +1,6 @@
 """What every process records: one file per process, one line per event, read after the round.
 
-Times are CLOCK_BOOTTIME: one clock for all processes of a machine, which cannot be set and goes on while a process is
+Times are CLOCK_BOOTTIME: one clock for all processes of a machine, which cannot be set and advances while a process is
 frozen. Intervals of different processes can therefore be compared.
 """
 

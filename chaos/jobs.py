@@ -146,7 +146,7 @@ class Planned(NamedTuple):
 
 
 def any_job(chance: random.Random, lease_seconds: float) -> Planned:
-    """Mostly short jobs: a few long ones would fill every slot and hide whether work goes on."""
+    """Mostly short jobs: a few long ones would fill every slot and hide whether jobs make progress."""
     kind = chance.choices(list(MIX), weights=[share for share, _ in MIX.values()])[0]
     arguments = MIX[kind][1](chance, lease_seconds)
     options = {"delay": chance.uniform(0.1, 2)} if kind == "quick" and chance.random() < 0.1 else {}

@@ -126,3 +126,17 @@ def test_dev_rejects_an_unknown_command_and_lists_the_commands() -> None:
 
 def run_dev(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["./dev", command], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_the_package_imports_nothing_from_the_repository() -> None:
+    """The wheel contains src only: an import of tests, chaos or benchmarks fails for everyone who installs it."""
+    own = re.compile(r"^\s*(?:from|import) (tests|chaos|benchmarks)\b", re.MULTILINE)
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    assert len(sources) > 100
+    assert [str(path) for path in sources if own.search(path.read_text("utf-8"))] == []
+
+
+def test_the_package_contains_no_campaigns() -> None:
+    """Sabotage and chaos remove safeguards; code that can do so must not be installed with the product."""
+    names = {path.stem for path in (ROOT / "src").rglob("*.py")}
+    assert [name for name in sorted(names) if "sabotage" in name or "chaos" in name] == []

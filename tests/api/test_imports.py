@@ -19,7 +19,7 @@ from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import Scope
 from leaseway.imports.assembly import load_import
 from leaseway.imports.run.shard_jobs import register_jobs
-from leaseway.testing.fake_open_charge_map import Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import FakeApi, Listing, fake_api
 
 SPEC = """
 version = 1
@@ -51,13 +51,13 @@ def thing(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[StandIn]:
-    async with standin(0, listings={"things": Listing([thing(number) for number in range(1, 26)])}) as api:
+async def api() -> AsyncIterator[FakeApi]:
+    async with fake_api(0, listings={"things": Listing([thing(number) for number in range(1, 26)])}) as api:
         yield api
 
 
 @pytest.fixture
-def folder(tmp_path: Path, api: StandIn) -> Path:
+def folder(tmp_path: Path, api: FakeApi) -> Path:
     """A folder with one spec for a real API on the loopback interface."""
     folder = tmp_path / "imports"
     folder.mkdir()
@@ -166,7 +166,7 @@ async def test_a_run_is_started_once(importing: Served) -> None:
     assert (resumed.status_code, resumed.json()) == (202, {"run": "first", "shards_open": 1})
 
 
-async def test_a_source_that_is_away_is_no_fault_of_the_store(importing: Served, folder: Path, api: StandIn) -> None:
+async def test_a_source_that_is_away_is_no_fault_of_the_store(importing: Served, folder: Path, api: FakeApi) -> None:
     """An error about the store would send the operator to the wrong place. The source's URL must not be revealed."""
     api.cut(after_reading=False, times=1_000)
     answer = await importing.client.post(f"{BASE}/plan", json={})

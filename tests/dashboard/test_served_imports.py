@@ -13,7 +13,7 @@ from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 from leaseway import App
 from leaseway.imports.assembly import load_import
 from leaseway.imports.run.shard_jobs import register_jobs
-from leaseway.testing.fake_open_charge_map import Listing, standin
+from leaseway.testing.fake_open_charge_map import Listing, fake_api
 
 SPEC = """
 version = 1
@@ -51,7 +51,7 @@ RUN = "/#/imports/things/first"
 
 @asynccontextmanager
 async def importing(folder: Path, page: Page, columns: str = PLACED) -> AsyncIterator[Served]:
-    async with standin(0, listings={"things": Listing(RECORDS)}) as api:
+    async with fake_api(0, listings={"things": Listing(RECORDS)}) as api:
         specs = folder / "specs"
         specs.mkdir()
         spec = SPEC.format(url=api.url, sink=folder / "data.db", columns=columns)

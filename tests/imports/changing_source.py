@@ -17,7 +17,7 @@ from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
-from leaseway.testing.fake_open_charge_map import API_KEY, StandIn, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, fake_api
 
 NOON: Instant = 1_790_000_040_000_000
 """The source's time at the start of these tests."""
@@ -71,7 +71,7 @@ class Changing:
         self.store = f"sqlite:///{folder}/jobs.db"
         self.sink = sink or f"sqlite:///{folder}/data.db"
         self.now = NOON
-        self.it: StandIn
+        self.it: FakeApi
         self.parts: ImportParts
 
     def write(self, more: str = "", partition: str = IDS) -> None:
@@ -153,7 +153,7 @@ async def changing(
     folder: Path, more: str = "", partition: str = IDS, sink: str | None = None
 ) -> AsyncIterator[Changing]:
     place = Changing(folder, sink)
-    async with standin(ROWS, now=lambda: place.now) as it:
+    async with fake_api(ROWS, now=lambda: place.now) as it:
         place.it = it
         place.write(more, partition)
         yield place

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.imports.cli_fixtures import Desk, at_desk, things
 
-from leaseway.testing.fake_open_charge_map import API_KEY, Listing, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, Listing, fake_api
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ def test_a_partial_run_exits_with_1_and_names_the_next_command(desk: Desk) -> No
 async def test_a_refused_key_exits_with_2_and_says_that_it_must_be_mended(desk: Desk) -> None:
     """A key can be revoked during a run; with a valid key the run must continue where it stopped."""
     one_worker = ("things.toml", "--workers", "1")
-    async with standin(400, keys=[API_KEY]) as it:
+    async with fake_api(400, keys=[API_KEY]) as it:
         desk.spec.write_text(KEYED.replace("URL", it.url), "utf-8")
         refused = await leaseway("run", *one_worker, OCM_API_KEY="wrong")
         assert (refused.returncode, refused.stdout) == (2, ""), "no run is begun with it"
@@ -167,7 +167,7 @@ def test_a_suspect_run_exits_with_3_and_sends_to_the_report(desk: Desk) -> None:
 async def test_a_budget_stops_the_run_and_a_larger_one_goes_on(desk: Desk) -> None:
     """Each request above the budget costs money that the user did not approve, and a resumed run must not pay twice for
     pages it has."""
-    async with standin(0, listings={"things": Listing(things(300))}) as it:
+    async with fake_api(0, listings={"things": Listing(things(300))}) as it:
         desk.spec.write_text(PAGED.replace("URL", it.url), "utf-8")
         stopped = await leaseway("run", "things.toml", "--workers", "1", "--requests-max", "12")
         assert stopped.returncode == 1, stopped.stderr
@@ -189,7 +189,7 @@ async def test_a_budget_stops_the_run_and_a_larger_one_goes_on(desk: Desk) -> No
 
 async def test_the_budget_of_the_spec_counts_unless_another_is_typed(desk: Desk) -> None:
     """If you raise the budget in the spec, you expect the resumed run to use it."""
-    async with standin(0, listings={"things": Listing(things(30))}) as it:
+    async with fake_api(0, listings={"things": Listing(things(30))}) as it:
         spec = PAGED.replace("URL", it.url)
         desk.spec.write_text(spec + "[budget]\nrequests = 2\n", "utf-8")
         assert (await leaseway("run", "things.toml", "--workers", "1")).returncode == 1
@@ -201,7 +201,7 @@ async def test_the_budget_of_the_spec_counts_unless_another_is_typed(desk: Desk)
 
 async def test_a_run_knows_how_many_shards_can_be_worked_on_at_once(desk: Desk) -> None:
     """Shards are split for idle workers, so a wrong figure would split too much or never."""
-    async with standin(0, listings={"things": Listing(things(5))}) as it:
+    async with fake_api(0, listings={"things": Listing(things(5))}) as it:
         spec = PAGED.replace("URL", it.url).replace("[resource]", "concurrency = 3\n[resource]", 1)
         desk.spec.write_text(spec, "utf-8")
         told = await leaseway("run", "things.toml", "--workers", "2", "--json")
@@ -210,7 +210,7 @@ async def test_a_run_knows_how_many_shards_can_be_worked_on_at_once(desk: Desk) 
 
 async def test_status_watches_until_the_run_has_ended(desk: Desk) -> None:
     """A watch that never returns would block the script that waits for it."""
-    async with standin(0, listings={"things": Listing(things(300))}) as it:
+    async with fake_api(0, listings={"things": Listing(things(300))}) as it:
         desk.spec.write_text(PAGED.replace("URL", it.url), "utf-8")
         async with asyncio.TaskGroup() as group:
             running = group.create_task(leaseway("run", "things.toml", "--run", "one", "--workers", "1"))

@@ -15,7 +15,7 @@ from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunState
 from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.spec.reader import read_spec
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, fake_api
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.provider import Answer
 
@@ -351,7 +351,7 @@ async def test_what_is_no_longer_in_a_file_is_gone(tmp_path: Path) -> None:
 async def test_the_client_of_open_charge_map_knows_deletes_by_itself(tmp_path: Path) -> None:
     """A user of the built-in client must not have to find out how this API reports deletes."""
     path = tmp_path / "ocm.toml"
-    async with standin(50) as it, httpx2.AsyncClient() as http:
+    async with fake_api(50) as it, httpx2.AsyncClient() as http:
         path.write_text(CLIENT.format(url=it.url), "utf-8")
         source = load_import(path, {"OCM_API_KEY": API_KEY}).source
         flagged, vanished, there, *_ = sorted(it.table.readable())

@@ -12,7 +12,7 @@ import pytest
 
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, Poi, StandIn, places, standin, synthetic
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Listing, Poi, fake_api, places, synthetic
 from leaseway.testing.fake_open_charge_map.data import BULK_MINUTE
 from leaseway.testing.fake_open_charge_map.poi import (
     ID_BY_CODE,
@@ -48,7 +48,7 @@ class Clock:
 class Client:
     """Sends requests to the fake API as an import would."""
 
-    def __init__(self, it: StandIn, http: httpx2.AsyncClient) -> None:
+    def __init__(self, it: FakeApi, http: httpx2.AsyncClient) -> None:
         self.it = it
         self.http = http
 
@@ -83,7 +83,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def client(clock: Clock) -> AsyncIterator[Client]:
     pois = synthetic(1_000, bulk=300, hidden_every=50)
-    async with standin(pois, now=clock) as it, httpx2.AsyncClient(headers=HEADERS) as http:
+    async with fake_api(pois, now=clock) as it, httpx2.AsyncClient(headers=HEADERS) as http:
         yield Client(it, http)
 
 
@@ -108,14 +108,14 @@ def published(client: Client, chosen: Callable[[Poi], bool] = lambda poi: True) 
 )
 async def test_who_is_let_in(headers: dict[str, str], status: int, text: str) -> None:
     """The real API answers 403 to a wrong key, never 401, and refuses a client's name only in the body."""
-    async with standin(3) as it, httpx2.AsyncClient() as http:
+    async with fake_api(3) as it, httpx2.AsyncClient() as http:
         reply = await http.get(f"{it.url}/v3/poi", headers=headers)
     assert (reply.status_code, text in reply.text) == (status, True)
 
 
 async def test_a_key_in_the_query_counts_first_and_only_known_ones_if_they_are_named() -> None:
     """A fake API that accepts every key would hide a client that sends none."""
-    async with standin(3, keys=[API_KEY]) as it, httpx2.AsyncClient() as http:
+    async with fake_api(3, keys=[API_KEY]) as it, httpx2.AsyncClient() as http:
         other = API_KEY.replace("f", "e")
         assert (await http.get(f"{it.url}/v3/poi?key={API_KEY}")).status_code == 200
         assert (await http.get(f"{it.url}/v3/poi?key={other}", headers=HEADERS)).status_code == 403
@@ -234,7 +234,7 @@ async def test_status_and_reference(client: Client) -> None:
 
 async def test_its_limit_is_a_true_window_and_refusals_are_counted() -> None:
     """Tests of the limiter trust this count, so it must not be more generous than the real limit."""
-    async with standin(3, limits=["3 per 60 s"]) as it, httpx2.AsyncClient(headers=HEADERS) as http:
+    async with fake_api(3, limits=["3 per 60 s"]) as it, httpx2.AsyncClient(headers=HEADERS) as http:
         replies = [await http.get(f"{it.url}/v3/poi") for _ in range(5)]
         assert [reply.status_code for reply in replies] == [200, 200, 200, 429, 429]
         assert 1 <= int(replies[-1].headers["Retry-After"]) <= 60
@@ -251,10 +251,10 @@ async def test_its_limit_is_a_true_window_and_refusals_are_counted() -> None:
 async def test_limits_must_be_a_list_and_faults_must_exist() -> None:
     """A mistyped fault would inject nothing, and the test would pass without a fault."""
     with pytest.raises(BadValue, match="must be a list"):
-        async with standin(3, limits="3/second"):
+        async with fake_api(3, limits="3/second"):
             pass
     with pytest.raises(BadValue, match=r"faults: .*`emty_every`.*there are error_every"):
-        async with standin(3, faults={"emty_every": 3}):
+        async with fake_api(3, faults={"emty_every": 3}):
             pass
 
 
@@ -417,7 +417,7 @@ RECORDS = [{"id": number, "country": ("ES", "DE", "FR")[number % 3]} for number 
 @pytest.fixture
 async def lists() -> AsyncIterator[Client]:
     listings = {"things": Listing(RECORDS, page_max=100)}
-    async with standin(0, listings=listings) as it, httpx2.AsyncClient() as http:
+    async with fake_api(0, listings=listings) as it, httpx2.AsyncClient() as http:
         yield Client(it, http)
 
 
@@ -574,7 +574,7 @@ async def test_a_wrong_limit_ends_it_with_a_sentence() -> None:
     )
     _, said = await process.communicate()
     assert process.returncode == 2
-    assert said.startswith(b"standin: limits: ")
+    assert said.startswith(b"fake_open_charge_map: limits: ")
     assert b"Traceback" not in said
 
 

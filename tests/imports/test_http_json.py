@@ -23,7 +23,7 @@ from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRefused
 from leaseway.imports.sources.status_mapping import WrongBody
 from leaseway.imports.spec.reader import read_spec
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, fake_api
 from leaseway.testing.provider import Provider, provider
 from leaseway.worker.provider_http import Http
 
@@ -111,7 +111,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 async def test_every_record_once(http: Http, way: str, limit: int) -> None:
     """At every page boundary of every paging style, a record can be lost or repeated."""
-    async with standin(0, listings={"things": Listing(THINGS)}) as it:
+    async with fake_api(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         assert await all_of(source, http, limit) == THINGS
 
@@ -119,7 +119,7 @@ async def test_every_record_once(http: Http, way: str, limit: int) -> None:
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_source_that_sends_smaller_pages_than_asked_for(http: Http, way: str) -> None:
     """Most sources cap the page size silently, so counting in pages of the requested size would skip records."""
-    async with standin(0, listings={"things": Listing(THINGS, page_max=40)}) as it:
+    async with fake_api(0, listings={"things": Listing(THINGS, page_max=40)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         assert await all_of(source, http, 100) == THINGS
 
@@ -127,7 +127,7 @@ async def test_a_source_that_sends_smaller_pages_than_asked_for(http: Http, way:
 @pytest.mark.parametrize("way", [way for way in WAYS if "any size" not in way])
 async def test_pages_may_become_smaller_on_the_way(http: Http, way: str) -> None:
     """A page that is too large is halved, and then a page number means another position."""
-    async with standin(0, listings={"things": Listing(THINGS)}) as it:
+    async with fake_api(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         records: list[Any] = []
         cursor: Cursor | None = None
@@ -153,7 +153,7 @@ async def test_pages_may_become_smaller_on_the_way(http: Http, way: str) -> None
 )
 async def test_the_end_is_claimed_only_where_the_source_says_it(http: Http, way: str, ends: list[bool | None]) -> None:
     """A short page is not proof of the end; the guards must confirm it."""
-    async with standin(0, listings={"things": Listing(THINGS)}) as it:
+    async with fake_api(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         cursor: Cursor | None = None
         seen = []
@@ -167,7 +167,7 @@ async def test_the_end_is_claimed_only_where_the_source_says_it(http: Http, way:
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_empty_page_out_of_the_blue_proves_nothing(http: Http, way: str) -> None:
     """Sources answer 200 with an empty list while their database is down."""
-    async with standin(0, listings={"things": Listing(THINGS)}, faults=Faults(empty_every=1)) as it:
+    async with fake_api(0, listings={"things": Listing(THINGS)}, faults=Faults(empty_every=1)) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         page = await source.fetch(ALL, None, 100, http)
         assert (page.raw_count, page.is_end, page.next) == (0, None, None)
@@ -436,7 +436,7 @@ KEYSET = 'page = { cursor = "keyset", param = "after", start = 0, limit_param = 
 
 async def test_id_ranges_over_a_source_without_an_upper_end(http: Http) -> None:
     """Every record must be in exactly one range, and no range may read on into the next."""
-    async with standin(0, listings={"things": Listing(THINGS)}) as it:
+    async with fake_api(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/keyset", f'path = "/things"\n{KEYSET}')
         found = []
         for low, high in ((1, 90), (90, 200), (200, None)):
@@ -557,7 +557,7 @@ async def test_a_part_that_the_spec_does_not_know(http: Http, it: Provider) -> N
 
 async def test_open_charge_map_by_its_spec_alone(http: Http) -> None:
     """The example spec must import the rows of the fake API, in ranges of ids."""
-    async with standin(3_000) as it:
+    async with fake_api(3_000) as it:
         text = (EXAMPLES / "ocm_by_hand.toml").read_text().replace("https://api.openchargemap.io", it.url)
         source = JsonSource(read_spec(text, "ocm.toml"), {"OCM_API_KEY": API_KEY})
         probe = await source.probe(http)
@@ -579,7 +579,7 @@ async def test_open_charge_map_by_its_spec_alone(http: Http) -> None:
 async def test_airports_by_their_spec_alone(http: Http) -> None:
     """A second, different API: an envelope, pages by offset, and text as keys."""
     airports = [{"icao": f"X{number:03}", "name": "x", "country": "ES", "lat": 1, "lon": 2} for number in range(1_234)]
-    async with standin(0, listings={"airports": Listing(airports, key="icao")}) as it:
+    async with fake_api(0, listings={"airports": Listing(airports, key="icao")}) as it:
         text = (EXAMPLES / "airports.toml").read_text().replace("http://127.0.0.1:8899", it.url)
         source = JsonSource(read_spec(text, "airports.toml"), {})
         assert (await source.probe(http)).rows == 1_234

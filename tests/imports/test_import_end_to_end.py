@@ -22,7 +22,7 @@ from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Listing, fake_api
 
 OCM = """
 version = 1
@@ -71,7 +71,7 @@ table = "airports"
 class Place:
     """One import in a folder of its own."""
 
-    def __init__(self, folder: Path, it: StandIn, text: str) -> None:
+    def __init__(self, folder: Path, it: FakeApi, text: str) -> None:
         self.folder = folder
         self.it = it
         self.path = folder / "spec.toml"
@@ -105,7 +105,7 @@ class Place:
 
 @pytest.fixture
 async def ocm(tmp_path: Path) -> AsyncIterator[Place]:
-    async with standin(5_000) as it:
+    async with fake_api(5_000) as it:
         place = Place(
             tmp_path, it, OCM.format(url=it.url, sink=f"sqlite:///{tmp_path}/data.db", limits='"1000/second"')
         )
@@ -189,7 +189,7 @@ async def test_a_run_that_failed_for_its_key_goes_on_with_the_right_one(ocm: Pla
 async def test_another_api_is_imported_by_its_spec_alone(tmp_path: Path) -> None:
     """Users must be able to import a new API (here airports, paged by offset) without code."""
     records = [{"icao": f"X{n:05}", "name": f"airport {n}"} for n in range(1_234)]
-    async with standin(0, listings={"airports": Listing(records, key="icao")}) as it:
+    async with fake_api(0, listings={"airports": Listing(records, key="icao")}) as it:
         wrapper = await wrapped_in(it)
         place = Place(
             tmp_path, it, AIRPORTS.format(url=it.url, folder=tmp_path, records=wrapper).replace('"$."', '"$"')
@@ -199,7 +199,7 @@ async def test_another_api_is_imported_by_its_spec_alone(tmp_path: Path) -> None
         await place.parts.sink.close()
 
 
-async def wrapped_in(it: StandIn) -> str:
+async def wrapped_in(it: FakeApi) -> str:
     """The path under which the fake API returns the records of a listing."""
     import httpx2
 

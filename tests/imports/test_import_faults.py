@@ -31,7 +31,7 @@ from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.shard_job.import_shard import ShardResult, ShardTask, import_shard
 from leaseway.system import SystemClock, wall_clock_us
-from leaseway.testing.fake_open_charge_map import Listing, standin
+from leaseway.testing.fake_open_charge_map import Listing, fake_api
 from leaseway.worker.context import Context
 
 FILE = """
@@ -355,7 +355,7 @@ async def test_a_source_of_nothing_or_of_one_record_is_complete(make: Make, coun
 
 async def test_an_empty_listing_over_http_is_confirmed_and_complete(tmp_path: Path) -> None:
     """An empty source is valid, and must not stay partial for ever."""
-    async with standin(0, listings={"none": Listing([], key="id")}) as it:
+    async with fake_api(0, listings={"none": Listing([], key="id")}) as it:
         text = FILE.format(name="none", file="", folder=tmp_path, key="id")
         text = text.replace('file = ""', f'base_url = "{it.url}"').replace(
             "[resource]",
@@ -417,7 +417,7 @@ async def test_resume_with_a_changed_spec_is_refused_with_the_way_out(make: Make
 async def test_a_signal_to_the_run_leaves_no_worker_behind(make: Make, number: signal.Signals) -> None:
     """Workers that outlive their parent would keep sending requests after the user stopped the run."""
     it = make([])
-    async with standin(0, listings={"slow": Listing([{"id": n} for n in range(5_000)], key="id")}) as server:
+    async with fake_api(0, listings={"slow": Listing([{"id": n} for n in range(5_000)], key="id")}) as server:
         spec = FILE.format(name="slow", file="", folder=it.folder, key="id")
         spec = spec.replace('file = ""', f'base_url = "{server.url}"\nlimits = ["5/second"]').replace(
             "[resource]",

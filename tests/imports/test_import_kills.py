@@ -25,7 +25,7 @@ from leaseway.imports.plan.plan import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
-from leaseway.testing.fake_open_charge_map import API_KEY, StandIn, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, fake_api
 from leaseway.testing.postgres import PostgresServer
 
 ROWS, PAGE_ROWS = 20_000, 20
@@ -71,7 +71,7 @@ WRITTEN = "SELECT external_id, stamp, updated_at = first_seen FROM {table}"
 class Place(NamedTuple):
     """One import, its provider, and the location of its rows and jobs."""
 
-    it: StandIn
+    it: FakeApi
     path: Path
     store: str
     parts: ImportParts
@@ -102,12 +102,12 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def sqlite_place(folder: Path, it: StandIn, server: PostgresServer) -> AsyncIterator[Place]:
+async def sqlite_place(folder: Path, it: FakeApi, server: PostgresServer) -> AsyncIterator[Place]:
     yield place_of(folder, it, f"sqlite:///{folder}/rows.db", f"sqlite:///{folder}/jobs.db")
 
 
 @asynccontextmanager
-async def postgres_place(folder: Path, it: StandIn, server: PostgresServer) -> AsyncIterator[Place]:
+async def postgres_place(folder: Path, it: FakeApi, server: PostgresServer) -> AsyncIterator[Place]:
     """In schemas of its own, on a server that other tests share."""
     schema = f"kills_{os.getpid()}"
     connection = await asyncpg.connect(server.url)
@@ -119,7 +119,7 @@ async def postgres_place(folder: Path, it: StandIn, server: PostgresServer) -> A
         await connection.close()
 
 
-def place_of(folder: Path, it: StandIn, rows: str, store: str) -> Place:
+def place_of(folder: Path, it: FakeApi, rows: str, store: str) -> Place:
     path = folder / "spec.toml"
     path.write_text(SPEC.format(url=it.url, page_rows=PAGE_ROWS, sink=rows), "utf-8")
     return Place(it, path, store, load_import(path, {"OCM_API_KEY": API_KEY}), rows)
@@ -134,7 +134,7 @@ async def test_workers_killed_at_random_leave_every_row_once(
     """Twenty-five kills of workers that hold shards must leave nothing missing, nothing extra and nothing written
     twice.
     """
-    async with standin(ROWS) as it, database(tmp_path, it, server) as place:
+    async with fake_api(ROWS) as it, database(tmp_path, it, server) as place:
         await place.parts.sink.open()
         app, handle = import_app(place.parts, place.store, LEASE_SECONDS)
         async with app:

@@ -30,7 +30,7 @@ from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
 from leaseway.imports.spec.importer_options import BadOption
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Listing, fake_api
 
 RECORDS = [{"id": number, "name": f"thing {number}"} for number in range(1, 251)]
 Fetch = Callable[..., Any]
@@ -39,7 +39,7 @@ Fetch = Callable[..., Any]
 class Place:
     """An app with its own store and sink, and the fake API."""
 
-    def __init__(self, folder: Path, it: StandIn) -> None:
+    def __init__(self, folder: Path, it: FakeApi) -> None:
         self.folder, self.it = folder, it
         self.app = App(f"sqlite:///{folder}/jobs.db")
 
@@ -56,7 +56,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with standin(2_000, listings={"things": Listing(RECORDS)}) as it:
+    async with fake_api(2_000, listings={"things": Listing(RECORDS)}) as it:
         place = Place(tmp_path, it)
         yield place
         await place.app.close()

@@ -35,7 +35,7 @@ from leaseway.imports.domain.splitting import split_shard
 from leaseway.imports.sources.ocm import CAPS, OpenChargeMap
 from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRefused
 from leaseway.imports.sources.status_mapping import WrongBody
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Poi, StandIn, standin, synthetic
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Poi, fake_api, synthetic
 from leaseway.testing.fake_open_charge_map.data import BULK_MINUTE
 from leaseway.testing.fake_open_charge_map.poi import ID_BY_CODE
 
@@ -47,7 +47,7 @@ PAGES_MAX = 200
 class Place:
     """A source, the fake API that it asks, and a plain client between them."""
 
-    def __init__(self, it: StandIn, http: httpx2.AsyncClient) -> None:
+    def __init__(self, it: FakeApi, http: httpx2.AsyncClient) -> None:
         self.it = it
         self.http = http
         self.source = OpenChargeMap(API_KEY, it.url, "acme-import/1.0 (ops@acme.example)")
@@ -70,7 +70,7 @@ class Place:
 
 @asynccontextmanager
 async def placed(pois: list[Poi] | int = 1_000, **faults: Any) -> AsyncIterator[Place]:
-    async with standin(pois, faults=faults, now=lambda: NOW) as it, httpx2.AsyncClient() as http:
+    async with fake_api(pois, faults=faults, now=lambda: NOW) as it, httpx2.AsyncClient() as http:
         yield Place(it, http)
 
 

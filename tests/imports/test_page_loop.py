@@ -18,10 +18,10 @@ from leaseway.imports.run.shard_jobs import job_key, submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.shard_job import import_shard
 from leaseway.system import wall_clock_us
-from leaseway.testing.fake_open_charge_map import Faults, Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import FakeApi, Faults, Listing, fake_api
 
 
-def place_of(folder: Path, it: StandIn, size: int = 1_000) -> Place:
+def place_of(folder: Path, it: FakeApi, size: int = 1_000) -> Place:
     text = OCM.format(url=it.url, sink=f"sqlite:///{folder}/data.db", limits='"1000/second"')
     return Place(folder, it, text.replace("size = 1000", f"size = {size}"))
 
@@ -49,7 +49,7 @@ async def test_a_run_never_asks_more_often_than_its_budget_allows(tmp_path: Path
     """With four handlers at once and retries after errors, each request must be taken from the budget before it is
     sent.
     """
-    async with standin(5_000, faults=Faults(error_every=5)) as it:
+    async with fake_api(5_000, faults=Faults(error_every=5)) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
         await plan_with_history(place.parts)
@@ -65,7 +65,7 @@ async def test_a_run_never_asks_more_often_than_its_budget_allows(tmp_path: Path
 
 async def test_a_run_whose_budget_was_raised_goes_on(tmp_path: Path) -> None:
     """After a raise, the run must continue with the missing rows instead of starting again."""
-    async with standin(5_000) as it:
+    async with fake_api(5_000) as it:
         place = place_of(tmp_path, it)
         assert await imported(place, requests_max=20) is RunState.PARTIAL
         await place.parts.sink.runs.set_budget("run", 1_000)
@@ -88,7 +88,7 @@ async def test_one_long_shard_is_shared_among_those_who_have_nothing_to_do(
 ) -> None:
     """The last shard of a plan has no upper end, so its length has to come from the plan's largest id."""
     monkeypatch.setattr(import_shard, "IDLE_CHECK_SECONDS", 0.0)
-    async with standin(6_000) as it:
+    async with fake_api(6_000) as it:
         place = place_of(tmp_path, it, size=100_000 if is_open else 5_000)
         assert await imported(place, concurrency=4) is RunState.COMPLETE
         assert set(place.rows()) == place.truth()
@@ -105,7 +105,7 @@ async def test_nothing_is_cut_while_everybody_has_something_to_do(
 ) -> None:
     """Splitting a shard while no worker is idle only adds requests."""
     monkeypatch.setattr(import_shard, "IDLE_CHECK_SECONDS", 0.0)
-    async with standin(4_000) as it:
+    async with fake_api(4_000) as it:
         place = place_of(tmp_path, it, size=2_000)
         assert await imported(place, concurrency=1) is RunState.COMPLETE
         assert {row.state for row in await place.shards()} == {ShardState.DONE}
@@ -136,7 +136,7 @@ def test_a_long_label_still_makes_one_key_of_its_own() -> None:
 
 async def test_every_reaction_is_counted_with_the_page_that_followed_it(tmp_path: Path) -> None:
     """Without these counts, an unreliable source looks healthy in the report."""
-    async with standin(3_000, faults=Faults(html_every=7, empty_every=5)) as it:
+    async with fake_api(3_000, faults=Faults(html_every=7, empty_every=5)) as it:
         place = place_of(tmp_path, it)
         assert await imported(place) is RunState.COMPLETE
         found = reactions(await place.shards())
@@ -147,7 +147,7 @@ async def test_every_reaction_is_counted_with_the_page_that_followed_it(tmp_path
 
 async def test_all_requests_are_in_the_books_also_those_that_were_repeated(tmp_path: Path) -> None:
     """The provider bills repeated requests, too, so an uncounted one exceeds the budget."""
-    async with standin(3_000, faults=Faults(html_every=7)) as it:
+    async with fake_api(3_000, faults=Faults(html_every=7)) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
         await plan_with_history(place.parts)
@@ -162,7 +162,7 @@ async def test_an_attempt_that_failed_says_why_in_the_books(tmp_path: Path, monk
     """An operator must not have to search for the job behind a shard that does not move."""
     monkeypatch.setattr("leaseway.imports.run.shard_jobs.ATTEMPTS", 1)
     monkeypatch.setattr(import_shard, "DOUBT_SECONDS", 0.0)
-    async with standin(2_000, faults=Faults(reordered=True)) as it:
+    async with fake_api(2_000, faults=Faults(reordered=True)) as it:
         place = place_of(tmp_path, it)
         assert await imported(place) is RunState.PARTIAL
         stuck = [row for row in await place.shards() if row.state is ShardState.RUNNING]
@@ -176,7 +176,7 @@ async def test_records_that_come_twice_are_counted(tmp_path: Path) -> None:
     """Inserts at the front shift the offsets, so rows come again; they must be written once and reported."""
     records = [{"icao": f"X{n:05}"} for n in range(300)]
     shifted = [*records[:150], *records[100:250]]
-    async with standin(0, listings={"airports": Listing(shifted, key="icao")}) as it:
+    async with fake_api(0, listings={"airports": Listing(shifted, key="icao")}) as it:
         place = Place(tmp_path, it, SHIFTING.format(url=it.url, folder=tmp_path))
         assert await imported(place) is RunState.COMPLETE
         (row,) = await place.shards()
@@ -189,7 +189,7 @@ async def test_a_list_that_shrinks_while_it_is_read_is_not_cut_short(tmp_path: P
     """Deletes at the front shift the following rows forward, so the next offset would skip as many rows."""
     records = [{"icao": f"X{n:05}"} for n in range(300)]
     living = list(records)
-    async with standin(0, listings={"airports": Listing(living, key="icao")}) as it:
+    async with fake_api(0, listings={"airports": Listing(living, key="icao")}) as it:
         place = Place(tmp_path, it, SHIFTING.format(url=it.url, folder=tmp_path).replace("limit = 75", TOTAL))
         fetch, pages = place.parts.source.fetch, 0
 
@@ -228,7 +228,7 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The confirmation of an end is a request like any other, and its key can be refused."""
-    async with standin(50) as it:
+    async with fake_api(50) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
         plan = await plan_with_history(place.parts)
@@ -259,7 +259,7 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
 
 async def test_the_books_tell_what_documents_look_like(tmp_path: Path) -> None:
     """The drift report compares these profiles between runs."""
-    async with standin(500) as it:
+    async with fake_api(500) as it:
         place = place_of(tmp_path, it)
         await imported(place)
         merged: Any = {}

@@ -21,7 +21,7 @@ from leaseway.imports.sources.port import BadReply, SourceCapabilities, SourcePr
 from leaseway.imports.sources.predicates import PredicateFilters
 from leaseway.imports.spec.reader import read_spec
 from leaseway.system import wall_clock_us
-from leaseway.testing.fake_open_charge_map import API_KEY, Listing, StandIn, standin, synthetic
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Listing, fake_api, synthetic
 from leaseway.testing.fake_open_charge_map.poi import ID_BY_CODE
 
 BY_HAND = """
@@ -73,7 +73,7 @@ table = "poi"
 
 
 class Place:
-    def __init__(self, folder: Path, it: StandIn) -> None:
+    def __init__(self, folder: Path, it: FakeApi) -> None:
         self.folder, self.it = folder, it
 
     def write(self, text: str, partition: str) -> Path:
@@ -106,7 +106,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with standin(synthetic(1_000)) as it:
+    async with fake_api(synthetic(1_000)) as it:
         yield Place(tmp_path, it)
 
 
@@ -256,7 +256,7 @@ async def test_the_source_itself_says_which_countries_are_small(tmp_path: Path) 
     rows = {"AD": 5, "ES": 5_000, "FR": 9_000, "PT": 30}
     listed: list[dict[str, Any]] = [{"code": code, "count": count} for code, count in rows.items()]
     listings = {"countries": Listing(listed, "code"), "things": Listing([{"id": 1}])}
-    async with standin(1, listings=listings) as it:
+    async with fake_api(1, listings=listings) as it:
         place = Place(tmp_path, it)
         plan = await place.plan(COUNTED, "")
         assert [(shard.label, shard.estimated_rows) for shard in plan.shards] == [

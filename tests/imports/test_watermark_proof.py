@@ -19,7 +19,7 @@ from leaseway.imports.plan.plan import build_plan
 from leaseway.imports.rows import RowBuilder
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.spec.reader import read_spec
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, StandIn, synthetic
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, synthetic
 from leaseway.testing.provider import ReceivedRequest
 
 SPEC = """
@@ -67,7 +67,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.now = NOON
-        self.it = StandIn(synthetic(ROWS), now=lambda: self.now)
+        self.it = FakeApi(synthetic(ROWS), now=lambda: self.now)
         self.it.faults = Faults(lag_seconds=60 * LAG_MINUTES)
         self._chance = random.Random(seed)
         self._ids = sorted(self.it.table.truth)

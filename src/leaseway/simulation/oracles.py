@@ -17,8 +17,8 @@ from leaseway.simulation.promises import (
     READY,
     SCHEDULED,
     Commit,
-    JobRow,
     Promises,
+    StoredJob,
     StoredRows,
 )
 
@@ -81,8 +81,8 @@ def only_what_it_may(books: Promises, commit: Commit) -> Iterator[str]:
             yield f"I2 {commit.verb} changed {', '.join(sorted(found))} of job {job}"
 
 
-def differences(before: JobRow, after: JobRow) -> set[str]:
-    return {name for name, old, new in zip(JobRow._fields, before, after, strict=True) if old != new}
+def differences(before: StoredJob, after: StoredJob) -> set[str]:
+    return {name for name, old, new in zip(StoredJob._fields, before, after, strict=True) if old != new}
 
 
 # -- exchange: settlements ------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def leases_are_true(books: Promises, commit: Commit) -> Iterator[str]:
             yield f"I1 job {lease.id} was leased under a token that no worker chose"
 
 
-def had_to_wait(commit: Commit, row: JobRow) -> bool:
+def had_to_wait(commit: Commit, row: StoredJob) -> bool:
     """A job that has become ready stays ready, even if the clock is set back."""
     before = commit.before.get(row.id)
     return before is None or before.state == SCHEDULED or any(row.id == each.id for each in commit.accepted)

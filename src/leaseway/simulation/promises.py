@@ -14,7 +14,7 @@ READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = "ready", "scheduled", "lease
 STATES = (READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED)
 
 
-class JobRow(NamedTuple):
+class StoredJob(NamedTuple):
     id: JobId
     lane: int
     state: str
@@ -39,9 +39,9 @@ class JobRow(NamedTuple):
         return self.state in (DONE, FAILED, CANCELLED)
 
 
-Rows = dict[JobId, JobRow]
+Rows = dict[JobId, StoredJob]
 
-SELECT_JOBS = f"SELECT {', '.join(JobRow._fields)} FROM jobs ORDER BY seq"
+SELECT_JOBS = f"SELECT {', '.join(StoredJob._fields)} FROM jobs ORDER BY seq"
 SELECT_LANES = "SELECT id, ready, scheduled, leased, done, failed, cancelled FROM lanes"
 
 
@@ -64,7 +64,7 @@ class StoredRows:
         for values in self._connection.execute(SELECT_JOBS).fetchall():
             known = before.get(values[0])
             if known is None or known != values:
-                known = JobRow._make(values)
+                known = StoredJob._make(values)
                 changed.append(known.id)
             self.rows[known.id] = known
         return changed
@@ -163,7 +163,7 @@ class Commit:
         answer: ExchangeReply = self.answer
         return answer
 
-    def taken_back(self) -> list[JobRow]:
+    def taken_back(self) -> list[StoredJob]:
         """Leases that this commit ended without a settlement, as they were before."""
         settled = {(each.id, each.token) for each in self.accepted}
         held = (self.before[job] for job in self.changed if job in self.before)
@@ -176,7 +176,7 @@ class Commit:
         ]
 
 
-def row_lease(row: JobRow) -> tuple[str | None, int]:
+def row_lease(row: StoredJob) -> tuple[str | None, int]:
     """A claim that is repeated after its first grant has expired is granted the same job under the same token again."""
     return row.token, row.fence
 

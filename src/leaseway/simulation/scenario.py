@@ -19,7 +19,7 @@ from leaseway.simulation.fleet import SimulatedFleet
 from leaseway.simulation.limit_oracles import Meter
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import STATES, JobRow
+from leaseway.simulation.promises import STATES, StoredJob
 from leaseway.simulation.swarm import FAULTY_SECONDS, LEASE_SECONDS, Swarm
 from leaseway.simulation.trace import Trace
 from leaseway.simulation.world import START_US, SimulatedWorld
@@ -244,7 +244,7 @@ class Scenario:
         if self._meter is not None:
             self._meter.conclude()
 
-    def _rows(self) -> Iterator[JobRow]:
+    def _rows(self) -> Iterator[StoredJob]:
         return iter(self._universe.table.rows.values())
 
     def _bury(self, story: asyncio.Task[None]) -> None:

@@ -44,7 +44,7 @@ class TableJudge:
         self._refused: Counter[tuple[str, int]] = Counter()
         """Requests with an API key that the API does not accept, by job and fence."""
         shelf.on_write = self._wrong_in_shard
-        shelf.is_alive = lambda key: int(key) in api.standin.table.readable()
+        shelf.is_alive = lambda key: int(key) in api.fake.table.readable()
         api.on_arrival = self._saw_request
 
     # -- during the run --------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class TableJudge:
         countries = {str(each) for each in predicate.get("country", ())}
         wanted = [
             poi.id
-            for poi in self._api.standin.table.truth.values()
+            for poi in self._api.fake.table.truth.values()
             if (low is None or poi.id >= low)
             and (high is None or poi.id < high)
             and (not countries or str(poi.country) in countries)
@@ -110,7 +110,7 @@ class TableJudge:
         """C1, C5."""
         if missing := self._missing(contents, {}):
             yield f"C1 the run is {self._operator.state}, and {missing} are missing"
-        truth = self._api.standin.table.truth
+        truth = self._api.fake.table.truth
         for key, row in contents.rows.items():
             poi = truth.get(int(key))
             if (

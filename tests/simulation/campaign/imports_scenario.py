@@ -73,7 +73,7 @@ class Import(Scenario):
         universe.judge.meter = self._table
 
     def _plan(self, history: RunHistory = NO_HISTORY, mode: RunMode | None = None) -> Plan:
-        spec, table = self._terms.spec, self.api.standin.table
+        spec, table = self._terms.spec, self.api.fake.table
         countries = [str(each) for each in spec.resource.filters["country"].values or []]
         probe = SourceProbe(id_max=table.id_max, server_time=self.api.now_us(), values={"country": countries})
         source = self._source

@@ -24,7 +24,7 @@ from leaseway.domain.limits.limit import LimitDefinition, wire_delay_us
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.promises import Promises
 from leaseway.simulation.world import START_US, SimulatedWorld
-from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Poi, StandIn
+from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Poi
 from leaseway.testing.fake_open_charge_map import ocm as rules
 from leaseway.testing.provider import Answer, ReceivedRequest
 
@@ -72,7 +72,7 @@ class Manners(Struct, frozen=True, kw_only=True):
 GENTLE = Manners()
 
 
-class OddStandIn(StandIn):
+class OddFakeApi(FakeApi):
     """With an order that is always recognisable as wrong where it is wrong, and a country that the API does not
     know.
     """
@@ -102,9 +102,9 @@ class Api:
         self._chance = universe.streams.of("api")
         self._limit = limit
         self._later_us = universe.now_us() - START_US
-        self.standin = OddStandIn(pois, keys=[API_KEY], now=self.now_us)
-        self.standin.faults = Faults(lag_seconds=self._lag_seconds)
-        self.at_start = self.standin.table.readable()
+        self.fake = OddFakeApi(pois, keys=[API_KEY], now=self.now_us)
+        self.fake.faults = Faults(lag_seconds=self._lag_seconds)
+        self.at_start = self.fake.table.readable()
         self.versions: dict[int, set[tuple[Instant, str | None]]] = {}
         """Timestamp and comment of every version that was ever readable."""
         self.gone_at_start: set[int] = set()
@@ -139,7 +139,7 @@ class Api:
     def begin_again(self) -> None:
         """A second run begins: no row is excused any more."""
         self.excused.clear()
-        self.at_start = self.standin.table.readable()
+        self.at_start = self.fake.table.readable()
         self.gone_at_start = self.versions.keys() - self.at_start.keys()
 
     # -- changes ---------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Api:
 
     def _hide(self, chance: Random) -> None:
         """The replica deletes changed rows, and inserts them again."""
-        table = self.standin.table
+        table = self.fake.table
         seen = sorted(table.truth.keys() - self._hidden)
         chosen = chance.sample(seen, min(5, len(seen)))
         self._hidden.update(chosen)
@@ -185,7 +185,7 @@ class Api:
         self.universe.note("api", f"hides {sorted(chosen)}")
 
     def _change(self, chance: Random) -> None:
-        table = self.standin.table
+        table = self.fake.table
         known = sorted(table.truth)
         updated, moved = (
             chance.sample(known, min(8, len(known))),
@@ -207,17 +207,17 @@ class Api:
 
     def _touched(self, ids: list[int]) -> None:
         for number in ids:
-            self.remember(self.standin.table.truth[number])
+            self.remember(self.fake.table.truth[number])
 
     def _revoke(self, chance: Random) -> None:
         self.is_revoked = True
-        self.standin._keys = frozenset()
+        self.fake._keys = frozenset()
         self.universe.note("api", "does not know our key any more")
 
     def mend_key(self) -> None:
         if self.is_revoked:
             self.is_revoked = False
-            self.standin._keys = frozenset({API_KEY})
+            self.fake._keys = frozenset({API_KEY})
             self.universe.note("api", "knows our key again")
 
     def calm(self) -> None:
@@ -268,7 +268,7 @@ class Api:
             self.books.reach("the API refused a request for a while")
             return Answer(TOO_MANY, headers={"Retry-After": str(self._chance.choice((1, 1, 8)))}), True
         now = self.universe.loop.time()
-        self.standin.faults = Faults(
+        self.fake.faults = Faults(
             lag_seconds=manners.lag_seconds,
             error_every=int(fault == "errors"),
             error_status=self._chance.choice((500, 502, 503)),
@@ -277,7 +277,7 @@ class Api:
             reordered=now < self._until["reordered"],
             ignores_filters=now < self._until["unfiltered"],
         )
-        answer = self.standin.usual(request)
+        answer = self.fake.usual(request)
         if fault == "cut":
             answer = answer._replace(sent_bytes_max=len(answer.body) // 2)
         if fault == "halved":

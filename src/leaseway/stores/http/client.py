@@ -27,7 +27,7 @@ from leaseway.domain.errors import (
 from leaseway.stores.http.address import KEY_VARIABLE, Address
 from leaseway.stores.http.protocol import WAIT_PATH, WAIT_SECONDS_MAX, Verb
 from leaseway.stores.http.responses import Value
-from leaseway.stores.local_notifier import PerLoop
+from leaseway.stores.loop_clients import PerLoop
 
 UNSENT = (
     httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol,

@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from leaseway.domain.errors import StoreBusy, TransientError
-from leaseway.stores.local_notifier import PerLoop
+from leaseway.stores.loop_clients import PerLoop
 from leaseway.stores.redis.address import Address
 from leaseway.stores.redis.errors import translate_error
 

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from leaseway.domain.errors import UsageError
-from leaseway.testing.fake_open_charge_map import Listing, Poi, places, standin, synthetic
+from leaseway.testing.fake_open_charge_map import Listing, Poi, fake_api, places, synthetic
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -52,7 +52,7 @@ async def serve(asked: argparse.Namespace) -> None:
     if asked.until_eof:
         threading.Thread(target=end_with_input, daemon=True).start()
     pois = make_pois(asked)
-    async with standin(pois, limits=asked.limit, faults=asked.faults, listings=listings, port=asked.port) as it:
+    async with fake_api(pois, limits=asked.limit, faults=asked.faults, listings=listings, port=asked.port) as it:
         if asked.encoded:
             it.table.encode()
         print(it.url, flush=True)
@@ -69,7 +69,7 @@ def main() -> int:
     try:
         asyncio.run(serve(arguments().parse_args()))
     except (UsageError, OSError) as error:
-        print(f"standin: {error}", file=sys.stderr)
+        print(f"fake_open_charge_map: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         pass

@@ -29,7 +29,7 @@ def wall_us() -> Instant:
     return time.time_ns() // 1_000
 
 
-class StandIn(Provider):
+class FakeApi(Provider):
     """`url`, counters (`refused`, `most_in_any_window`), `table` and `faults`; table and faults can be changed while it
     runs.
     """
@@ -127,7 +127,7 @@ class StandIn(Provider):
 
 
 @asynccontextmanager
-async def standin(
+async def fake_api(
     pois: Iterable[Poi] | int = 1_000,
     *,
     limits: Sequence[str] = (),
@@ -136,12 +136,12 @@ async def standin(
     keys: Iterable[str] | None = None,
     now: Callable[[], Instant] = wall_us,
     port: int = 0,
-) -> AsyncIterator[StandIn]:
+) -> AsyncIterator[FakeApi]:
     """A fake API within a block. `pois` are its records, or the number of synthetic ones."""
     if isinstance(limits, str):
         raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
     rates = [parse_rate("limits", limit) for limit in limits]
-    it = StandIn(synthetic(pois) if isinstance(pois, int) else pois, rates, listings, keys, now)
+    it = FakeApi(synthetic(pois) if isinstance(pois, int) else pois, rates, listings, keys, now)
     it.faults = parse_faults(faults or {})
     async with serving(it, port):
         yield it

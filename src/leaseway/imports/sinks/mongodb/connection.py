@@ -148,13 +148,13 @@ Work = Callable[[Session | None], Awaitable[T]]
 class MongoClients:
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopClient] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, MongoLoopClient] = WeakKeyDictionary()
 
     async def database(self) -> Database:
         loop = asyncio.get_running_loop()
         own = self._clients.get(loop)
         if own is None:
-            own = self._clients[loop] = LoopClient(self.address)
+            own = self._clients[loop] = MongoLoopClient(self.address)
             await anext(own.until_the_end)
         return own.database
 
@@ -221,7 +221,7 @@ class MongoClients:
             return answer
 
 
-class LoopClient:
+class MongoLoopClient:
     """The client of one event loop."""
 
     def __init__(self, address: Address) -> None:
