@@ -13,7 +13,7 @@ from leaseway.demo.main import command
 from leaseway.demo.report import as_dict, print_report
 from leaseway.demo.runner import DemoSettings, Kill, Shown
 from leaseway.demo.spec import Files
-from leaseway.demo.verify import DemoVerdict, Place, ReceivedRequest, judge, judge_files
+from leaseway.demo.verify import DemoVerdict, JournaledRequest, Place, judge, judge_files
 from leaseway.demo.work_folder import WorkFolder
 from leaseway.imports.domain.run_state import RunState
 
@@ -26,15 +26,15 @@ TRUTH: dict[int, Place] = {
 ROWS = list(TRUTH.items())
 
 
-def page(at_seconds: float, after: int, status: int = 200, limit: int = 250) -> ReceivedRequest:
-    return ReceivedRequest(round(at_seconds * SECOND_NS), status, f"/v3/poi?greaterthanid={after}&maxresults={limit}")
+def page(at_seconds: float, after: int, status: int = 200, limit: int = 250) -> JournaledRequest:
+    return JournaledRequest(round(at_seconds * SECOND_NS), status, f"/v3/poi?greaterthanid={after}&maxresults={limit}")
 
 
 JOURNAL = [page(0.0, 0), page(0.5, 102), page(1.0, 104)]
 
 
 def judged(
-    rows: list[tuple[int, Place]] = ROWS, journal: list[ReceivedRequest] = JOURNAL, inserted: int | None = None
+    rows: list[tuple[int, Place]] = ROWS, journal: list[JournaledRequest] = JOURNAL, inserted: int | None = None
 ) -> DemoVerdict:
     return judge(TRUTH, rows, journal, limit=2, inserted=len(rows) if inserted is None else inserted)
 
@@ -155,7 +155,7 @@ def test_an_incomplete_run_is_not_ok() -> None:
 )
 def test_each_error_is_reported_and_the_demo_exits_with_1(
     rows: list[tuple[int, Place]],
-    journal: list[ReceivedRequest],
+    journal: list[JournaledRequest],
     told: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

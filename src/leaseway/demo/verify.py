@@ -28,7 +28,7 @@ Place = tuple[int, str | None, int | None, float, float]
 """Timestamp, title, country, latitude and longitude."""
 
 
-class ReceivedRequest(NamedTuple):
+class JournaledRequest(NamedTuple):
     """One request in the provider's journal."""
 
     at_ns: int
@@ -66,7 +66,7 @@ class DemoVerdict(NamedTuple):
 def judge(
     truth: Mapping[int, Place],
     rows: Sequence[tuple[int, Place]],
-    journal: Sequence[ReceivedRequest],
+    journal: Sequence[JournaledRequest],
     limit: int,
     inserted: int,
 ) -> DemoVerdict:
@@ -90,7 +90,7 @@ def judge(
 
 def judge_files(files: Files, limit: int, inserted: int) -> DemoVerdict:
     truth = {number: parse_place(values) for number, *values in json.loads(files.truth.read_bytes())}
-    journal = [ReceivedRequest(*line) for line in json.loads(files.journal.read_bytes())]
+    journal = [JournaledRequest(*line) for line in json.loads(files.journal.read_bytes())]
     with closing(sqlite3.connect(f"{files.places.absolute().as_uri()}?mode=ro", uri=True)) as table:
         found = table.execute("SELECT external_id, stamp, title, country, latitude, longitude FROM poi")
         rows = [(int(number), parse_place(values)) for number, *values in found]
@@ -115,18 +115,18 @@ def most_within(times_ns: Iterable[int], window_ns: int) -> int:
     return most
 
 
-def requests_per_second(journal: Sequence[ReceivedRequest]) -> float:
+def requests_per_second(journal: Sequence[JournaledRequest]) -> float:
     """From the first page to the last one."""
     times_ns = [asked.at_ns for asked in journal if is_page(asked)]
     return (len(times_ns) - 1) * SECOND_NS / max(max(times_ns) - min(times_ns), 1) if times_ns else 0.0
 
 
-def again(journal: Sequence[ReceivedRequest]) -> int:
+def again(journal: Sequence[JournaledRequest]) -> int:
     answered = Counter(asked.path for asked in journal if asked.status == OK and is_page(asked))
     return answered.total() - len(answered)
 
 
-def is_page(asked: ReceivedRequest) -> bool:
+def is_page(asked: JournaledRequest) -> bool:
     """Whether it is a page, and not one of the requests for a single row that confirm an end and are repeated on
     purpose.
     """
