@@ -52,12 +52,13 @@ def drain(size: Size) -> list[Figure]:
     ours, bare, theirs, unsafe = (median(values) for values in found.values())
     note = f"{size.drain:,} no-op async jobs, 200 bytes, synchronous=FULL, one process; {spread(found['leaseway'])}"
     huey_note = f"{theirs:,.0f} jobs/s: best of {len(huey_peer.setups())} configurations, {best}; {size.huey:,} tasks"
+    raw_note = f"{bare:,.0f} jobs/s: batches of 500; {spread(found['raw'])}"
     unsafe_note = f"{unsafe:,.0f} jobs/s: {best_unsafe}; a power cut can lose its tasks"
     return [
         Figure("drain", ours, "jobs/s", Target(AT_LEAST, 20_000), note),
         Figure("drain, times huey", ours / theirs, "×", Target(AT_LEAST, 8), huey_note),
         Figure("drain, times huey without durability", ours / unsafe, "×", None, unsafe_note),
-        Figure("drain, share of bare sqlite3", 100 * ours / bare, "%", None, f"{bare:,.0f} jobs/s: batches of 500"),
+        Figure("drain, share of bare sqlite3", 100 * ours / bare, "%", Target(AT_LEAST, 45), raw_note),
         Figure("memory of the draining worker", median(memory), "MB", Target(AT_MOST, 60), spread(memory)),
     ]
 
@@ -103,7 +104,7 @@ def submit(size: Size) -> list[Figure]:
     note = f"{single:,.0f} against {bare:,.0f} jobs/s; each in its own durable transaction"
     return [
         Figure("submit one by one, share of bare inserts", 100 * single / bare, "%", Target(AT_LEAST, 70), note),
-        Figure("the same from plain code", 100 * plain / bare, "%", Target(AT_LEAST, 70), f"{plain:,.0f} jobs/s"),
+        Figure("the same from plain code", 100 * plain / bare, "%", Target(AT_LEAST, 75), f"{plain:,.0f} jobs/s"),
         Figure("the same from sixteen tasks at once", 100 * at_once / bare, "%", None, f"{at_once:,.0f} jobs/s"),
         Figure("submit in bulk", bulk, "jobs/s", Target(AT_LEAST, 100_000), spread(found["bulk"])),
     ]

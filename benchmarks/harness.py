@@ -35,6 +35,8 @@ class Figure(NamedTuple):
     unit: str
     target: Target | None = None
     note: str = ""
+    with_start: float | None = None
+    """The same value if the start of the processes counts."""
 
     @property
     def verdict(self) -> str:

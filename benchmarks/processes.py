@@ -1,13 +1,14 @@
 """Processes that start together: each reports that it is ready, waits for a line on stdin, and prints its figures as
 JSON.
 
-Starting a worker is not measured. The time runs from the first claim of the first one to the last settlement of the
-last one, on the monotonic clock that all processes of a machine share.
+The time runs from the first claim of the first one to the last settlement of the last one, on the monotonic clock that
+all processes of a machine share. The start, up to the first claim, is measured apart.
 """
 
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -53,19 +54,35 @@ def last_line(worker: Worker) -> Figures:
 
 
 def run_together(commands: Sequence[list[str]], meanwhile: Callable[[], None] = lambda: None) -> list[Figures]:
+    """The figures of each. `start_ns`: how long it took from its start to its first claim, without the wait for the
+    others."""
+    started_ns = time.monotonic_ns()
     with ready_workers(commands) as workers:
-        return let_go(workers, meanwhile)
+        ready_ns = time.monotonic_ns()
+        found = let_go(workers, meanwhile)
+    return [
+        {**figures, "start_ns": max(figures.get("begun_ns", 0) - ready_ns, 0) + ready_ns - started_ns}
+        for figures in found
+    ]
 
 
 def rate_of(found: Sequence[Figures], count: int) -> float:
     """Jobs per second of all of them together. They must have settled every job, and each job once."""
-    settled = sum(figures["count"] for figures in found)
+    # A worker that falls behind releases jobs, and another one settles them.
+    settled = sum(figures["count"] - figures.get("released", 0) for figures in found)
     if settled != count:
         raise RuntimeError(f"{settled:,} jobs were settled, and {count:,} were waiting")
+    return count / busy_ns(found) * 1e9
+
+
+def start_seconds(found: Sequence[Figures]) -> float:
+    """Until the last of them had started."""
+    return max(int(figures["start_ns"]) for figures in found) / 1e9
+
+
+def busy_ns(found: Sequence[Figures]) -> int:
     busy = [figures for figures in found if figures["count"]]
-    begun_ns = min(figures["begun_ns"] for figures in busy)
-    ended_ns = max(figures["ended_ns"] for figures in busy)
-    return float(count / (ended_ns - begun_ns) * 1e9)
+    return int(max(figures["ended_ns"] for figures in busy) - min(figures["begun_ns"] for figures in busy))
 
 
 # -- in a worker ----------------------------------------------------------------------------------------------------

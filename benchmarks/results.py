@@ -10,11 +10,26 @@ from pathlib import Path
 from benchmarks.harness import Figure, shown
 
 HEADER = ("figure", "target", "measured", "", "how")
+WITH_START = "with start-up"
+"""A second column of measured values, if a figure of the suite has one."""
 
 
 def as_markdown(figures: Sequence[Figure]) -> str:
-    rows = [HEADER, tuple("---" for _ in HEADER), *(cells(figure) for figure in figures)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    header, *rows = rows_of(figures)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
+
+
+def rows_of(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
+    """The table with its header."""
+    rows = [HEADER, *map(cells, figures)]
+    if all(figure.with_start is None for figure in figures):
+        return rows
+    second = [WITH_START, *map(start_cell, figures)]
+    return [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, second, strict=True)]
+
+
+def start_cell(figure: Figure) -> str:
+    return "" if figure.with_start is None else with_unit(figure.with_start, figure.unit)
 
 
 def cells(figure: Figure) -> tuple[str, ...]:

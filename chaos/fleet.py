@@ -1,4 +1,4 @@
-"""The processes of a round: workers and submitters, in groups that share a proxy."""
+"""The processes of a round: workers and submitters, in groups that share an address of the store."""
 
 import os
 import signal
@@ -42,10 +42,10 @@ class Member:
 
 
 class Fleet:
-    def __init__(self, journal: Journal, orders: Orders, ports: dict[str, int], sabotage: str = "") -> None:
+    def __init__(self, journal: Journal, orders: Orders, urls: dict[str, str], sabotage: str = "") -> None:
         self._journal = journal
         self._orders = orders
-        self._ports = ports
+        self._urls = urls
         self._sabotage = sabotage
         self._members: dict[Place, Member] = {}
         self._started = 0
@@ -54,7 +54,7 @@ class Fleet:
         """Start a process in this place, which must be free."""
         self._started += 1
         name = f"{place.role}-{place.number}-{self._started}"
-        url = f"postgresql://chaos@127.0.0.1:{self._ports[place.group]}/chaos"
+        url = self._urls[place.group]
         orders = msgspec.structs.replace(self._orders, name=name, url=url, seed=f"{self._orders.seed}:{name}")
         self._journal.write(ProcessStarted(name=name, role=place.role))
         member = self._members[place] = Member(place, name, orders, self._sabotage)

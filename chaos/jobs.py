@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from chaos.history import Ended, Journal, Started
-from leaseway import App, Backoff, Bound, Context, Fail, LeaseLost, Snooze, TransientError
+from leaseway import App, Backoff, Bound, Context, Fail, LeaseLost, Snooze, SyncContext, TransientError
 from leaseway.ports.telemetry import Events
 
 ATTEMPTS_PLENTY = 1_000
@@ -36,7 +36,7 @@ class Jobs:
         return self.app.job(lease=self._lease_seconds, attempts=ATTEMPTS_PLENTY, backoff=BACKOFF)(function)
 
     @contextmanager
-    def _recorded(self, ctx: Context) -> Iterator[dict[str, Any]]:
+    def _recorded(self, ctx: Context | SyncContext) -> Iterator[dict[str, Any]]:
         """Wraps a handler's body; yields the value that the handler must return, so that a result names its attempt."""
         started = Started(
             job=ctx.id, kind=ctx.kind, fence=ctx.fence, attempt=ctx.attempt, cursor=ctx.cursor if ctx.cursor else 0
@@ -91,7 +91,7 @@ class Jobs:
                 return result
 
         @self._job
-        def plain(ctx: Context, label: str, seconds: float) -> dict[str, Any]:
+        def plain(ctx: SyncContext, label: str, seconds: float) -> dict[str, Any]:
             with self._recorded(ctx) as result:
                 until = time.monotonic() + seconds
                 while time.monotonic() < until:

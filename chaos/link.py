@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from chaos.wire import Requests
+from chaos.wire import Traffic
 
 ANSWER_SECONDS_MAX = 5.0
 """A connection whose reply is to be swallowed is cut after this time even if no reply arrives."""
@@ -16,7 +16,9 @@ NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Trap:
-    """Waits for one statement to lose its reply; cuts the connection this long after the reply."""
+    """Waits for one statement to lose its reply; cuts the connection this long after the reply. The proxies of several
+    servers may share a trap: the first one whose client executes the statement springs it.
+    """
 
     def __init__(self, text: str, cut_seconds: float) -> None:
         self.text = text.lower().encode()
@@ -37,6 +39,8 @@ class Weather(Protocol):
     def lost_an_answer(self) -> None: ...
 
     def trap_for(self, statement: bytes) -> Trap | None: ...
+
+    def new_traffic(self) -> Traffic: ...
 
 
 class Pipe:
@@ -120,7 +124,7 @@ class Link:
     def __init__(self, weather: Weather, upstream_port: int) -> None:
         self._weather = weather
         self._upstream_port = upstream_port
-        self._requests = Requests()
+        self._traffic = weather.new_traffic()
         self._connecting: asyncio.Task[None] | None = None
         self._is_swallowing = self._has_swallowed = self._is_forgotten = False
         self._trap: Trap | None = None
@@ -175,7 +179,7 @@ class Link:
             self.cut()
 
     def _asked(self, chunk: bytes) -> bytes:
-        for statement in self._requests.feed(chunk):
+        for statement in self._traffic.requests(chunk):
             trap = None if self._is_swallowing else self._weather.trap_for(statement)
             if trap is not None:
                 self._trap = trap
@@ -184,7 +188,7 @@ class Link:
 
     def _answered(self, chunk: bytes) -> bytes:
         if not self._is_swallowing:
-            return chunk
+            return self._traffic.replies(chunk)
         if not self._has_swallowed:
             self._has_swallowed = True
             self._weather.lost_an_answer()

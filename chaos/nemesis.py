@@ -18,9 +18,9 @@ async def play(plan: Iterable[Planned], stage: Stage, journal: Journal, say: Say
         if now() >= until:
             return number - 1
         journal.write(FaultBegan(number=number, fault=fault.name, hits=fault.hits(stage), what=fault.what()))
-        say(f"{fault.name:10} {fault.what()}")
+        say(f"{fault.name:14} {fault.what()}")
         came_of_it = await fault.strike(stage)
         journal.write(FaultEnded(number=number))
         if came_of_it:
-            say(f"{'':10} {came_of_it}")
+            say(f"{'':14} {came_of_it}")
     return number

@@ -12,15 +12,18 @@ trap        the same, for the next statement that contains a certain text
 """
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from chaos.link import Link, Trap
+from chaos.wire import PostgresTraffic, Traffic
 
 
 class Proxy:
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(self, upstream_port: int, new_traffic: Callable[[], Traffic] = PostgresTraffic) -> None:
         self._upstream_port = upstream_port
+        self._new_traffic = new_traffic
         self._links: set[Link] = set()
         self._traps: list[Trap] = []
         self._server: asyncio.Server | None = None
@@ -79,7 +82,9 @@ class Proxy:
         return len(links)
 
     def trap(self, text: str, cut_seconds: float) -> Trap:
-        trap = Trap(text, cut_seconds)
+        return self.arm(Trap(text, cut_seconds))
+
+    def arm(self, trap: Trap) -> Trap:
         self._traps.append(trap)
         return trap
 
@@ -103,9 +108,12 @@ class Proxy:
     def lost_an_answer(self) -> None:
         self.answers_lost += 1
 
+    def new_traffic(self) -> Traffic:
+        return self._new_traffic()
+
     def trap_for(self, statement: bytes) -> Trap | None:
         for trap in self._traps:
-            if trap.text in statement.lower():
+            if not trap.is_sprung and trap.text in statement.lower():
                 self._traps.remove(trap)
                 trap.is_sprung = True
                 return trap

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from leaseway import App, Job
+from leaseway import App
 from leaseway.domain.inspection import PAGE_MAX, JobFilter
+from leaseway.domain.job import Job
 from leaseway.domain.lane import LaneCount
 
 

@@ -23,6 +23,11 @@ PATIENCE = 3
 """Submitters of single jobs go on while the backlog is less than this many times the bulk submitters' threshold."""
 
 
+SIGN_OF_LIFE_SECONDS = 0.5
+"""How often single jobs are submitted into a large backlog. A submitter that only waits for room could not be told from
+one that has not recovered from a fault."""
+
+
 class Submitter:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
@@ -46,9 +51,10 @@ class Submitter:
     async def _again_and_again(self, way: Callable[[random.Random], Awaitable[None]], patience: int) -> None:
         chance = random.Random(f"{self._orders.seed}:{way.__name__}")
         while not self._is_over.is_set():
-            if self._backlog < patience * self._orders.backlog:
+            has_room = self._backlog < patience * self._orders.backlog
+            if has_room or way == self._one:
                 await way(chance)
-            await asyncio.sleep(chance.uniform(0.01, 0.1))
+            await asyncio.sleep(chance.uniform(0.01, 0.1) if has_room else SIGN_OF_LIFE_SECONDS)
 
     async def _watch(self) -> None:
         """The backlog decides how much is submitted: enough to keep all workers busy, not more than can finish."""

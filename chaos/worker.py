@@ -44,6 +44,7 @@ class HistoryEvents:
 
 
 def main(orders: Orders) -> None:
+    sabotage.apply(os.environ.get(sabotage.SABOTAGE))  # before the app makes its store
     journal = Journal(Path(orders.folder), orders.name)
     events = HistoryEvents(journal)
 
@@ -52,7 +53,6 @@ def main(orders: Orders) -> None:
 
     leaseway.wiring.store_at = recording_store_at
     jobs = Jobs(orders.url, orders.lease_seconds, journal, orders.name, events)
-    sabotage.apply(os.environ.get(sabotage.SABOTAGE))
     while True:  # until it has run; if the store is away at the start, the worker is started again
         try:
             jobs.app.work(concurrency=orders.concurrency, grace=2 * orders.lease_seconds)

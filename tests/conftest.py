@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from tests.garbage import freeze_for_good
 from tests.open_connections import take_open_connections, watch_event_loops
 from tests.processes import kill_children_of_failed_blocks
 from tests.programs import restrict_path, use_known_terminal
@@ -15,11 +17,16 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 # Failed assertions of the contract suites show the compared values only if pytest rewrites those modules.
 pytest.register_assert_rewrite("leaseway.testing")
 
+# Timings decide no test: a busy machine takes longer for an example than Hypothesis allows.
+settings.register_profile("leaseway", deadline=None)
+settings.load_profile("leaseway")
+
 watch_event_loops()
 kill_children_of_failed_blocks()
 restrict_path()
 use_known_terminal()
 
+from leaseway.testing.mongodb import MongoServer, mongodb_server  # noqa: E402
 from leaseway.testing.postgres import PostgresServer, postgres_server  # noqa: E402
 
 MEMORY_DISK, FREE_BYTES_MIN = Path("/dev/shm"), 4 << 30
@@ -37,9 +44,20 @@ def server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def mongodb() -> Iterator[MongoServer]:
+    """One MongoDB replica set of one member for all tests of a process; the first test that needs it starts it."""
+    with mongodb_server() as server:
+        yield server
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupsFirstScheduling | None:
     return GroupsFirstScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_finish() -> None:
+    freeze_for_good()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

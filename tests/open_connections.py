@@ -6,6 +6,8 @@ Python itself notices them only when the garbage collector runs, which may be du
 from asyncio.selector_events import BaseSelectorEventLoop
 from typing import Any
 
+GRPC_POLLER = "PollerCompletionQueue"
+"""grpcio has one per process. It watches every loop that was used, and belongs to no connection."""
 _found: list[str] = []
 _close = BaseSelectorEventLoop.close
 
@@ -33,5 +35,9 @@ def open_connections(loop: Any) -> list[str]:
     A transport keeps its socket until the loop has run once more after `close()`.
     """
     transports = {each._sock_fd: repr(each) for each in loop._transports.values() if each._sock is not None}
-    awaited = {fd: repr(key) for fd, key in loop._selector.get_map().items() if fd != loop._ssock.fileno()}
+    awaited = {
+        fd: repr(key)
+        for fd, key in loop._selector.get_map().items()
+        if fd != loop._ssock.fileno() and GRPC_POLLER not in repr(key)
+    }
     return [*{**awaited, **transports}.values()]

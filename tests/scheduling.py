@@ -9,6 +9,7 @@ GROUPS = (
     "tests/imports/test_mongodb_contract.py",  # two servers
     "tests/imports/test_mongodb_failures.py",
     "tests/imports/test_document_sink_kills.py",
+    "tests/sdks/",  # the SDKs, whose import takes seconds
     "tests/house/",  # parses every module once
     "tests/simulation/test_campaign.py",  # simulations that run once and are checked by several tests
     "tests/simulation/test_imports.py",

@@ -4,8 +4,9 @@ import signal
 
 
 def accept_interrupts() -> None:
-    """Restore the default action of SIGINT. Pass it as `preexec_fn`.
+    """Restore the default actions of SIGINT and SIGHUP. Pass it as `preexec_fn`.
 
-    A shell starts background processes with SIGINT ignored, and all their children inherit that.
+    A shell starts background processes with SIGINT ignored, `nohup` with SIGHUP, and all their children inherit that.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

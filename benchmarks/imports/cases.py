@@ -14,24 +14,14 @@ from tempfile import TemporaryDirectory
 from benchmarks.harness import AT_LEAST, AT_MOST, Figure, Measured, Target, say, shown
 from benchmarks.imports.killing import dlt_resumed, fetched_again, killed_halfway
 from benchmarks.imports.ours import Asked, import_in, run_seconds, started
-from benchmarks.imports.place import (
-    FULL,
-    POSTGRESQL,
-    QUICK,
-    SQLITE,
-    WORKERS,
-    Place,
-    Size,
-    refuse_missing,
-    wait_until,
-)
+from benchmarks.imports.place import FULL, POSTGRESQL, QUICK, SQLITE, WORKERS, Place, Size, refuse_missing, wait_until
 from benchmarks.imports.provider import PAGE_ROWS, bare_rows_per_second, provider
 from benchmarks.imports.rates import rows_into
 from benchmarks.imports.workers import weighed
 from benchmarks.postgres.database import benchmark_server, server_version
 from benchmarks.results import versions
 from leaseway.domain.limits.limit import Limit, parse_rate
-from leaseway.domain.limits.sizing import size_limit as sized
+from leaseway.domain.limits.limit import size_limit as sized
 from leaseway.imports.domain.run_state import ShardState
 
 LIMITS, PER_SECOND, LIMITED_WORKERS, LIMITED_SHARDS = ("50/second", "3000/minute"), 50, 8, 60

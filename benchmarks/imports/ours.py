@@ -16,8 +16,8 @@ from typing import IO, NamedTuple
 import psycopg
 
 from benchmarks.imports.provider import PAGE_ROWS, Provider
-from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import ShardRow
+from leaseway.imports.run.assembly import load_import
 from leaseway.testing.fake_open_charge_map import API_KEY
 
 SHARD_IDS = 20_000

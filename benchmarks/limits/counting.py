@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 from benchmarks.limits.fleet import Worker, maps, worker_of
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.ports.limiter import Limiter
-from leaseway.simulation.loop import SimLoop
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.telemetry.log import NoEvents
+from leaseway.virtual_time.loop import SimLoop
 from leaseway.wiring import build_environment
 from leaseway.worker.environment import Environment
 

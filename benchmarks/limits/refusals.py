@@ -33,7 +33,7 @@ class Refused(NamedTuple):
         return 10_000 * self.refused / max(self.arrived, 1)
 
 
-def app_at(store: str, limits: str) -> tuple[App, JobHandle[..., Any]]:
+def app_at(store: str, limits: str) -> tuple[App, JobHandle[Any]]:
     app = App(store, limits=limits or None, events=NoEvents())
 
     @app.job(limits=[Limit("maps", RATE)])

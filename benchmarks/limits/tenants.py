@@ -45,7 +45,7 @@ class Served(NamedTuple):
     waits: int
 
 
-def app_at(store: str, file: str = os.devnull) -> tuple[App, JobHandle[..., Any]]:
+def app_at(store: str, file: str = os.devnull) -> tuple[App, JobHandle[Any]]:
     app = App(store, events=NoEvents())
     starts = os.open(file, os.O_WRONLY | os.O_APPEND)
 
@@ -64,12 +64,12 @@ def served(jobs: int, waits: int) -> Served:
         file.touch()
         app, work = app_at(store)
         for tenant, count in {LARGE: TIMES * jobs, **dict.fromkeys(SMALL, jobs)}.items():
-            work.submit_many_sync([{"who": tenant, "submitted_ns": 0}] * count, tenant=tenant)
+            work.options(tenant=tenant).submit_many_sync([{"who": tenant, "submitted_ns": 0}] * count)
         with workers(store, file):
             await_starts(file, jobs * len(SMALL))
             for number in range(waits):
                 tenant = SMALL[number % len(SMALL)]
-                work.submit_sync(who=tenant, submitted_ns=time.monotonic_ns(), tenant=tenant)
+                work.options(tenant=tenant).submit_sync(who=tenant, submitted_ns=time.monotonic_ns())
                 time.sleep(PAUSE_SECONDS)
             await_starts(file, jobs * len(SMALL) + waits)
         app.close_sync()

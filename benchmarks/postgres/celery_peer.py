@@ -1,4 +1,5 @@
-"""Celery by its own worker, with the SQLAlchemy broker on PostgreSQL: no-op tasks with an argument of 200 bytes.
+"""Celery by its own worker, on PostgreSQL (with the SQLAlchemy broker) or on Redis: no-op tasks with an argument of 200
+bytes.
 
     python -m benchmarks.postgres.celery_peer fill URL COUNT
     python -m benchmarks.postgres.celery_peer drain URL '{"pool": "prefork", "concurrency": 2, …}'
@@ -20,6 +21,7 @@ from typing import Any
 import billiard
 from celery import Celery
 from celery.worker import state
+from redis import Redis
 from sqlalchemy import create_engine, text
 
 from benchmarks.postgres.setups import CelerySetup
@@ -30,7 +32,7 @@ LOOK_SECONDS = 0.005
 
 
 def app_at(url: str, **settings: Any) -> tuple[Celery, Any]:
-    app = Celery("bench", broker=f"sqla+{sqlalchemy_url(url)}", set_as_current=False)
+    app = Celery("bench", broker=url if on_redis(url) else f"sqla+{sqlalchemy_url(url)}", set_as_current=False)
     app.conf.update(task_ignore_result=True, worker_redirect_stdouts=False, worker_hijack_root_logger=False, **settings)
 
     @app.task(name="noop")  # type: ignore[untyped-decorator]
@@ -40,19 +42,26 @@ def app_at(url: str, **settings: Any) -> tuple[Celery, Any]:
     return app, noop
 
 
+def on_redis(url: str) -> bool:
+    return url.startswith("redis:")
+
+
 def sqlalchemy_url(url: str) -> str:
     return url.replace("postgresql:", "postgresql+psycopg:")
 
 
 def fill(url: str, count: int) -> None:
     """Its broker cannot send many at once. That this is not durable is not measured."""
-    app, noop = app_at(f"{url}?options=-csynchronous_commit%3Doff")
+    app, noop = app_at(url if on_redis(url) else f"{url}?options=-csynchronous_commit%3Doff")
     with app.producer_pool.acquire(block=True) as producer:
         for _ in range(count):
             noop.apply_async(args=[TEXT], producer=producer)
 
 
 def waiting(url: str) -> int:
+    if on_redis(url):
+        with Redis.from_url(url) as client:
+            return int(client.llen("celery"))
     with create_engine(sqlalchemy_url(url)).connect() as connection:
         return int(connection.execute(text("SELECT count(*) FROM kombu_message WHERE visible")).scalar_one())
 

@@ -3,21 +3,23 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from benchmarks.contestants import figures_of, rate
 from benchmarks.harness import Measure, in_turns, median, say
 from benchmarks.postgres.database import checkpoint, new_database, pinned_snapshot, rest
 from benchmarks.postgres.setups import RAW, Peer, Setup
-from benchmarks.processes import rate_of, run_together
+from benchmarks.processes import rate_of, run_together, start_seconds
 from leaseway.bench.processes import Figures, command, probed
+from leaseway.testing.valkey import valkey_server
 
 Keep = Callable[[Figures], None]
+KeepStart = Callable[[float], None]
 
 
-def keep_nothing(figures: Figures) -> None:
+def keep_nothing(figures: object) -> None:
     pass
 
 
@@ -29,13 +31,18 @@ def fill(url: str, count: int) -> None:
     rest(url)
 
 
-def drained(server_url: str, count: int, workers: int = 1, keep: Keep = keep_nothing) -> Measure:
+def drained(
+    server_url: str, count: int, workers: int = 1, keep: Keep = keep_nothing, keep_start: KeepStart = keep_nothing
+) -> Measure:
+    """`keep_start` gets the seconds that the start of the processes took."""
+
     def measure(_: Path) -> float:
         with new_database(server_url) as url:
             fill(url, count)
             found = run_together([command("drain_until_empty", url, 0)] * workers)
         for figures in found:
             keep(figures)
+        keep_start(start_seconds(found))
         return rate_of(found, count)
 
     return measure
@@ -104,16 +111,31 @@ def raw_pickup(server_url: str, count: int) -> Measure:
 # -- peers ----------------------------------------------------------------------------------------------------------
 
 
-def peer(server_url: str, peer: Peer, setup: Setup, count: int, workers: int = 1) -> Measure:
+def peer(
+    server_url: str, peer: Peer, setup: Setup, count: int, workers: int = 1, keep_start: KeepStart = keep_nothing
+) -> Measure:
     draining = [sys.executable, "-m", peer.module, "drain"]
 
     def measure(_: Path) -> float:
-        with new_database(server_url) as url:
+        with peer_database(server_url, peer) as url:
             subprocess.run([sys.executable, "-m", peer.module, "fill", url, str(count)], check=True)
-            rest(url)
-            return rate_of(run_together([[*draining, url, json.dumps(setup._asdict())]] * workers), count)
+            if not peer.has_own_server:
+                rest(url)
+            found = run_together([[*draining, url, json.dumps(setup._asdict())]] * workers)
+        keep_start(start_seconds(found))
+        return rate_of(found, count)
 
     return measure
+
+
+@contextmanager
+def peer_database(server_url: str, peer: Peer) -> Iterator[str]:
+    if not peer.has_own_server:
+        with new_database(server_url) as url:
+            yield url
+        return
+    with valkey_server() as server:
+        yield server.url
 
 
 def raw_inserts(server_url: str, count: int, verb: str = "insert") -> Measure:

@@ -17,8 +17,8 @@ import psycopg
 from benchmarks.harness import median, say
 from leaseway.bench.processes import TEXT
 from leaseway.domain.job import NewJob
-from leaseway.stores.postgres.caller_transaction import psycopg_sql
 from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.submit import psycopg_sql
 from leaseway.system import SystemIds
 from leaseway.testing.postgres import postgres_server
 

@@ -1,11 +1,12 @@
 """The peers, and the setups of each: leaseway is compared with the fastest one found."""
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class RawSetup(NamedTuple):
-    batch: int = 100
+    batch: int = 500
 
     def __str__(self) -> str:
         return f"batches of {self.batch}, asyncpg with one connection"
@@ -53,16 +54,19 @@ class Peer(NamedTuple):
     name: str
     module: str
     setups: Sequence[Setup]
+    has_own_server: bool = False
+    """It runs on a Valkey server and not on PostgreSQL."""
 
 
-RAW = Peer("raw", "benchmarks.postgres.raw", [RawSetup()])
+RAW = Peer("raw", "benchmarks.postgres.raw", [RawSetup(batch) for batch in (500, 1_000, 250, 100)])
 PGQUEUER = Peer(
     "PgQueuer",
     "benchmarks.postgres.pgqueuer_peer",
     [
         PgqueuerSetup(500),
         *(PgqueuerSetup(batch_size, pool=4) for batch_size in (250, 100, 500, 1_000)),
-        *(PgqueuerSetup(batch_size) for batch_size in (250, 1_000)),
+        *(PgqueuerSetup(batch_size) for batch_size in (250, 1_000, 2_500)),
+        PgqueuerSetup(2_500, pool=4),
         PgqueuerSetup(uvloop=False),
     ],
 )
@@ -85,3 +89,10 @@ CELERY = Peer(
         CelerySetup("prefork", 2, prefetch_multiplier=4),
     ],
 )
+CELERY_ON_REDIS = Peer(
+    "Celery on Redis",
+    "benchmarks.postgres.celery_peer",
+    [CelerySetup("prefork", os.cpu_count() or 1, prefetch_multiplier=4)],
+    has_own_server=True,
+)
+"""As `celery worker` starts: a child for each CPU, four tasks ahead for each of them. Nothing of it is durable."""

@@ -68,6 +68,7 @@ def questions(filled: Filled) -> Iterator[Question]:
     for each in LISTS:
         yield Question(each, f"/v1/{each}?limit=200")
     yield Question("metrics", "/v1/metrics")
+    yield Question("scale", "/v1/scale/default")
     yield Question("who works on what", "/v1/jobs?state=leased&limit=200")
     for chosen in FILTERS:
         yield Question(f"jobs {told(chosen)}", f"/v1/jobs?{urlencode({**chosen, 'limit': 50})}")

@@ -102,12 +102,13 @@ SELECT *, state_name::job_state AS state FROM (
   SELECT n, lpad(n::text, 26, '0') AS id, {facts}, {now} - ({jobs} - n) * 250000 AS at
     FROM generate_series(1, {jobs}::bigint) AS n) AS numbered;
 SELECT create_history_partitions({now} - days * 86400000000) FROM generate_series(1, 4) AS days;
-INSERT INTO lanes (queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled)
-SELECT queue, tenant, '', count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled'),
-       count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'done'),
-       count(*) FILTER (WHERE state = 'failed'),
+INSERT INTO flows (queue, tenant) SELECT DISTINCT queue, tenant FROM facts;
+INSERT INTO lanes (flow, queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled)
+SELECT flows.id, queue, tenant, '', count(*) FILTER (WHERE state = 'ready'),
+       count(*) FILTER (WHERE state = 'scheduled'), count(*) FILTER (WHERE state = 'leased'),
+       count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'failed'),
        count(*) FILTER (WHERE state = 'cancelled')
-  FROM facts GROUP BY queue, tenant;
+  FROM facts JOIN flows USING (queue, tenant) GROUP BY flows.id, queue, tenant;
 INSERT INTO jobs (run_at, until, lane, attempts, state, priority, id, token, owner, last_error_code, last_error_at)
 SELECT CASE state WHEN 'scheduled' THEN {now} + 86400000000 ELSE at END,
        CASE state WHEN 'leased' THEN {now} + 3600000000 END, lanes.id,
@@ -118,9 +119,10 @@ SELECT CASE state WHEN 'scheduled' THEN {now} + 86400000000 ELSE at END,
 INSERT INTO payloads (id, created_at, lease_us, attempts_max, kind, payload)
 SELECT id, at, 15000000, 5, kind, payload FROM facts WHERE state < 'done' ORDER BY n;
 INSERT INTO history (seq, run_at, created_at, finished_at, lease_us, lane, attempts, attempts_max, fence, state,
-                     priority, cancel_requested, id, kind, last_error_code, last_error_at, payload, result)
+                     priority, cancel_requested, id, kind, last_error_code, last_error_at, payload, result, bytes)
 SELECT n, at, at, at + 1000, 15000000, lanes.id, 1, 5, 1, state, 0, false,
-       facts.id, kind, error, CASE WHEN error IS NOT NULL THEN at END, payload, CASE state WHEN 'done' THEN '1' END
+       facts.id, kind, error, CASE WHEN error IS NOT NULL THEN at END, payload, CASE state WHEN 'done' THEN '1' END,
+       octet_length(payload) + (state = 'done')::integer
   FROM facts JOIN lanes USING (queue, tenant) WHERE state >= 'done' ORDER BY n;
 SELECT setval('job_seq', {jobs});
 DROP TABLE facts;

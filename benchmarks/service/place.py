@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leaseway import App
-from leaseway.domain.api_key import KeyRequest
-from leaseway.domain.identity import Role
+from leaseway.domain.identity import KeyRequest, Role
 from leaseway.system import random_text
 from leaseway.testing.postgres import PostgresServer
 from leaseway.worker.api_keys import make

@@ -2,14 +2,16 @@
 
 import random
 from collections.abc import Iterator
-from typing import ClassVar, Self
+from typing import ClassVar, Generic, Self, TypeVar
 
 from msgspec import Struct
 
 from chaos.stage import GROUPS, Scale, Stage
 
+S = TypeVar("S", bound=Stage)
 
-class Fault(Struct, frozen=True):
+
+class Fault(Struct, Generic[S], frozen=True):
     name: ClassVar[str]
 
     @classmethod
@@ -29,11 +31,11 @@ class Fault(Struct, frozen=True):
         """What will happen, in a few words."""
         raise NotImplementedError
 
-    def hits(self, stage: Stage) -> list[str]:
+    def hits(self, stage: S) -> list[str]:
         """The processes that the fault may affect: all, unless the fault says otherwise."""
         return stage.fleet.names()
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: S) -> str:
         """Inject it, wait, heal it; returns a note for the history, if there is one."""
         raise NotImplementedError
 

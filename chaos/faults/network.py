@@ -7,18 +7,20 @@ from itertools import pairwise
 from typing import ClassVar, Self
 
 from chaos.faults.fault import Fault, between, some_groups
-from chaos.stage import Scale, Stage
+from chaos.stage import NetworkStage, Scale
 
 TRAP_SECONDS_MAX = 3.0
 """How long a trap waits for its statement: some verbs are rare."""
 VERBS = ("exchange(", "submit_one", "submit_uniform", "submit(", "renew(", "checkpoint(")
+COMMANDS = ("committransaction", "committransaction", "insert", "update", "aggregate", "find")
+"""Of MongoDB. The reply to a commit is the one that decides, so it is lost more often."""
 
 
-class OfNetwork(Fault, frozen=True):
+class OfNetwork(Fault[NetworkStage], frozen=True):
     groups: tuple[str, ...]
     seconds: float
 
-    def hits(self, stage: Stage) -> list[str]:
+    def hits(self, stage: NetworkStage) -> list[str]:
         return stage.fleet.names(self.groups)
 
     def where(self) -> str:
@@ -47,7 +49,7 @@ class Blackhole(OfNetwork, frozen=True):
         end = "and connections turn out to be dead" if self.ends_in_reset else "and everything arrives late"
         return f"{self.where()}: nothing goes through for {self.seconds} s, {end}"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: NetworkStage) -> str:
         proxies = stage.proxies_of(self.groups)
         for proxy in proxies:
             proxy.hold()
@@ -78,13 +80,13 @@ class Bury(Blackhole, frozen=True):
     def what(self) -> str:
         return f"{super().what()}; in the midst of it kill -9 of a {self.role}, and another one"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: NetworkStage) -> str:
         async with asyncio.TaskGroup() as group:
             group.create_task(super().strike(stage))
             replacing = group.create_task(self._replace(stage))
         return replacing.result()
 
-    async def _replace(self, stage: Stage) -> str:
+    async def _replace(self, stage: NetworkStage) -> str:
         await asyncio.sleep(self.seconds / 3)
         there = [each for each in stage.fleet.members(self.role) if each.place.group in self.groups]
         if not there:  # fewer workers than groups
@@ -112,7 +114,7 @@ class Reset(OfNetwork, frozen=True):
     def what(self) -> str:
         return f"{self.where()}: every connection is reset"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: NetworkStage) -> str:
         return f"{sum(proxy.reset() for proxy in stage.proxies_of(self.groups))} connections"
 
 
@@ -126,7 +128,7 @@ class Forget(OfNetwork, frozen=True):
     def what(self) -> str:
         return f"{self.where()}: every connection is dead, and nobody is told"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: NetworkStage) -> str:
         return f"{sum(proxy.forget() for proxy in stage.proxies_of(self.groups))} connections"
 
 
@@ -141,7 +143,7 @@ class Delay(OfNetwork, frozen=True):
     def what(self) -> str:
         return f"{self.where()}: {self.each * 1000:.0f} ms for each way, for {self.seconds} s"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: NetworkStage) -> str:
         proxies = stage.proxies_of(self.groups)
         for proxy in proxies:
             proxy.delay(self.each)
@@ -166,7 +168,7 @@ class Swallow(OfNetwork, frozen=True):
     def what(self) -> str:
         return f"{self.where()}: answers vanish for {self.seconds * 1000:.0f} ms, then resets; {self.times} times"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: NetworkStage) -> str:
         proxies = stage.proxies_of(self.groups)
         before = sum(proxy.answers_lost for proxy in proxies)
         for _ in range(self.times):
@@ -182,18 +184,19 @@ class Trap(OfNetwork, frozen=True):
     verb: str
     times: int
     name: ClassVar[str] = "trap"
+    verbs: ClassVar[tuple[str, ...]] = VERBS
 
     @classmethod
     def drawn(cls, chance: random.Random, scale: Scale) -> Self:
-        return cls(some_groups(chance), between(chance, 0.001, 0.1), chance.choice(VERBS), chance.randint(1, 5))
+        return cls(some_groups(chance), between(chance, 0.001, 0.1), chance.choice(cls.verbs), chance.randint(1, 5))
 
     def what(self) -> str:
-        return f"{self.where()}: {self.verb}…) is executed and its answer vanishes, {self.times} times"
+        return f"{self.where()}: {self.verb.rstrip('(')} is executed and its answer vanishes, {self.times} times"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: NetworkStage) -> str:
         sprung = 0
         for _ in range(self.times):
-            traps = [proxy.trap(self.verb, self.seconds) for proxy in stage.proxies_of(self.groups)]
+            traps = stage.trap(self.groups, self.verb, self.seconds)
             waited = 0.0
             while not all(trap.is_sprung for trap in traps) and waited < TRAP_SECONDS_MAX / self.times:
                 await asyncio.sleep(0.02)
@@ -203,3 +206,10 @@ class Trap(OfNetwork, frozen=True):
             proxy.disarm()
         await asyncio.sleep(self.seconds)
         return f"{sprung} answers lost"
+
+
+class TrapCommand(Trap, frozen=True):
+    """The same with a command of MongoDB. A transaction whose connection is cut stays open on the server."""
+
+    name: ClassVar[str] = "trap"
+    verbs: ClassVar[tuple[str, ...]] = COMMANDS

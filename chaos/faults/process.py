@@ -9,7 +9,7 @@ from chaos.fleet import Member
 from chaos.stage import Scale, Stage
 
 
-class OfProcess(Fault, frozen=True):
+class OfProcess(Fault[Stage], frozen=True):
     role: str
     victim: int
     seconds: float

@@ -8,13 +8,13 @@ from typing import ClassVar, Self
 import psycopg
 
 from chaos.faults.fault import Fault, between
-from chaos.stage import ROLE, Admin, Scale, Stage, admin_url
+from chaos.stage import ROLE, Admin, Scale, ServerStage, admin_url
 
 CONNECTIONS_MAX = 500
 """More than any test server allows."""
 
 
-class OfServer(Fault, frozen=True):
+class OfServer(Fault[ServerStage], frozen=True):
     seconds: float
 
 
@@ -30,7 +30,7 @@ class Crash(OfServer, frozen=True):
     def what(self) -> str:
         return f"the server is killed and started again after {self.seconds} s"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: ServerStage) -> str:
         await asyncio.to_thread(stage.server.crash)
         await asyncio.sleep(self.seconds)
         await asyncio.to_thread(stage.server.start)
@@ -49,14 +49,14 @@ class Restart(OfServer, frozen=True):
     def what(self) -> str:
         return f"the server is stopped and started again after {self.seconds} s"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: ServerStage) -> str:
         await asyncio.to_thread(stage.server.stop)
         await asyncio.sleep(self.seconds)
         await asyncio.to_thread(stage.server.start)
         return ""
 
 
-class Terminate(Fault, frozen=True):
+class Terminate(Fault[ServerStage], frozen=True):
     times: int
     name: ClassVar[str] = "terminate"
 
@@ -67,7 +67,7 @@ class Terminate(Fault, frozen=True):
     def what(self) -> str:
         return f"pg_terminate_backend of every session, {self.times} times"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: ServerStage) -> str:
         ended = 0
         async with stage.admin() as admin:
             for _ in range(self.times):
@@ -88,7 +88,7 @@ class Cancel(OfServer, frozen=True):
     def what(self) -> str:
         return f"pg_cancel_backend of every statement that is caught, for {self.seconds} s"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: ServerStage) -> str:
         caught = 0
         async with stage.admin() as admin:
             with contextlib.suppress(TimeoutError):
@@ -121,7 +121,7 @@ class Timeouts(OfServer, frozen=True):
     def what(self) -> str:
         return f"statement_timeout is {self.limit_ms} ms for {self.seconds} s"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: ServerStage) -> str:
         async with stage.admin() as admin:
             await admin.execute(f"ALTER ROLE {ROLE} SET statement_timeout = '{self.limit_ms}ms'")
             try:
@@ -149,7 +149,7 @@ class Lock(OfServer, frozen=True):
     def what(self) -> str:
         return f"the table {self.table} is locked for {self.seconds} s"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: ServerStage) -> str:
         try:
             async with stage.admin() as admin, admin.transaction():
                 await admin.execute(f"LOCK TABLE leaseway.{self.table} IN ACCESS EXCLUSIVE MODE")
@@ -171,7 +171,7 @@ class Refuse(OfServer, frozen=True):
     def what(self) -> str:
         return f"the server has no connection left for {self.seconds} s"
 
-    async def strike(self, stage: Stage) -> str:
+    async def strike(self, stage: ServerStage) -> str:
         url = admin_url(stage.server)
         async with stage.admin() as admin, contextlib.AsyncExitStack() as held:
             taken = await take_all(url, held)

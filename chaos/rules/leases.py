@@ -9,6 +9,7 @@ from chaos.rules import Rule
 
 NOTICE_SECONDS = 0.5
 """How long a handler whose lease ended may go on after another one has started: two busy cores are not a clock."""
+FREEZES = ("freeze", "grip")
 AFTERMATH_SECONDS = 5.0
 """A process need not have recovered within this time after a fault."""
 
@@ -73,7 +74,8 @@ def nobody_runs_on_unaware(evidence: Evidence) -> Iterator[str]:
 
 def thawed_at(evidence: Evidence, grant: Grant, until: float) -> float:
     """When the holder could act again, if it was frozen while another worker took its job."""
-    frozen = (fault for fault in evidence.faults.values() if fault.fault == "freeze")
+    freezes = (fault for fault in evidence.faults.values() if fault.fault in FREEZES)
+    frozen = (fault for fault in freezes if fault.hits[0] == grant.process)
     return max((fault.ended for fault in frozen if fault.touches(grant.process, grant.asked, until)), default=0.0)
 
 

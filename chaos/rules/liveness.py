@@ -58,7 +58,7 @@ def of_each(evidence: Evidence, role: str) -> Iterator[Recovery]:
     for process in evidence.processes.values():
         if process.role != role:
             continue
-        times = settled_at(evidence, process.name) if role == "worker" else acknowledged_at(evidence, process.name)
+        times = worked_at(evidence, process.name) if role == "worker" else acknowledged_at(evidence, process.name)
         hits = [fault for fault in ended(evidence) if is_survived(fault, process)]
         end = min(fell_at(evidence, process), submitters_left_at(evidence))
         yield from recovered(hits, process.name, times, 1, end)
@@ -116,6 +116,16 @@ def settled_at(evidence: Evidence, process: str | None = None) -> list[float]:
         for each in settlements
         if each.said.is_accepted and each.said.state in FINAL and process in (None, each.process)
     )
+
+
+def worked_at(evidence: Evidence, process: str) -> list[float]:
+    """When a worker settled a job, or started one that it ran to its end.
+
+    After a fault the jobs with expired leases are claimed first, and most of those are long: they can fill every slot
+    of a worker, and it settles nothing until the first of them has ended.
+    """
+    runs = (run for some in evidence.runs.values() for run in some if run.process == process)
+    return sorted([*settled_at(evidence, process), *(run.started for run in runs if run.how in ("done", "failed"))])
 
 
 def acknowledged_at(evidence: Evidence, process: str) -> list[float]:
@@ -183,14 +193,20 @@ def orphans(evidence: Evidence) -> Iterator[tuple[Struck, str, float, float]]:
                 continue
             again = min((run.started for run in runs if run.fence > held.fence), default=math.inf)
             until = min(again, dead.ended + grant.lease_seconds + BACK_SECONDS_MAX)
-            if not hits_everybody(evidence, dead.ended, until):
+            if not another_hits_everybody(evidence, fault, dead.ended, until):
                 yield fault, job, again - dead.ended, grant.lease_seconds
 
 
-def hits_everybody(evidence: Evidence, start: float, end: float) -> bool:
-    workers = {each.name for each in evidence.processes.values() if each.role == "worker" and each.ended > end}
+def another_hits_everybody(evidence: Evidence, kill: Struck, start: float, end: float) -> bool:
+    """Whether another fault in this time hits every worker that is there when it begins. A worker that replaces one of
+    them during the fault is hit as well: it starts in the same place.
+    """
+    workers = [each for each in evidence.processes.values() if each.role == "worker" and each.ended > end]
     return any(
-        fault.began <= end and start <= fault.ended + BACK_SECONDS_MAX and workers - set(fault.hits) <= set()
+        fault is not kill
+        and fault.began <= end
+        and start <= fault.ended + BACK_SECONDS_MAX
+        and all(worker.name in fault.hits for worker in workers if worker.started < fault.began)
         for fault in evidence.faults.values()
     )
 

@@ -8,11 +8,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
+from leaseway.system import garbage_collected_rarely
 from leaseway.worker.loop import Worker
 
 T = TypeVar("T")
@@ -26,6 +28,8 @@ INSIST_SECONDS = 4.0
 """How much longer the event loop may take before it counts as blocked."""
 PATIENCE_SECONDS = 12.0
 """How long a worker may take after its grace period to stop its handlers and to release all leases."""
+FLEET_SOCKET = "LEASEWAY_FLEET_SOCKET"
+"""The environment variable with a socket to the fleet that has started this worker."""
 
 
 @contextlib.contextmanager
@@ -59,11 +63,30 @@ def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]
 
     before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:
-        yield
+        with garbage_collected_rarely():
+            yield
     finally:
         is_over.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def join_fleet() -> None:
+    """Tell the fleet that this worker is ready, and drain when the fleet has gone. Without a fleet, nothing happens."""
+    number = os.environ.pop(FLEET_SOCKET, None)  # programs that handlers start are not workers of the fleet
+    if number is None:
+        return
+    fleet = socket.socket(fileno=int(number))
+    fleet.set_inheritable(False)
+
+    def drain_with_fleet() -> None:
+        with contextlib.suppress(OSError):
+            fleet.recv(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with contextlib.suppress(OSError):
+        fleet.send(b"1")
+    threading.Thread(target=drain_with_fleet, name="leaseway-fleet", daemon=True).start()
 
 
 def run_to_the_end(working: Coroutine[Any, Any, T]) -> T:

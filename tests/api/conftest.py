@@ -1,31 +1,19 @@
-"""The service over each supported store: SQLite and PostgreSQL."""
+"""The service over SQLite and PostgreSQL, and over MongoDB where a module asks for it."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from tests.api.running_service import Served, run_service
-from tests.postgres_tables import empty_schema
+from tests.api.store_urls import store_url as store_url
 
 from leaseway import App
-from leaseway.api.live import sse
+from leaseway.api.live import delivery
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, the first store query takes longer than the service's default timeout."""
-    monkeypatch.setattr(sse, "FIRST_POLL_SECONDS", 60.0)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """An empty store for this test only."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'work.db'}"
-        return
-    server = request.getfixturevalue("server")
-    await empty_schema(server.url, "api")
-    yield f"{server.url}?schema=api"
+    monkeypatch.setattr(delivery, "FIRST_POLL_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -46,7 +34,7 @@ async def app(store_url: str) -> App:
 
 @pytest.fixture
 async def served(app: App) -> AsyncIterator[Served]:
-    """A service without authentication, over SQLite and over PostgreSQL."""
+    """A service without authentication."""
     async with run_service(app) as served:
         yield served
 

@@ -4,8 +4,7 @@ from typing import Any
 
 from tests.api.running_service import Served
 
-from leaseway.domain.api_key import KeyRequest
-from leaseway.domain.identity import Role
+from leaseway.domain.identity import KeyRequest, Role
 from leaseway.system import random_text
 from leaseway.worker.api_keys import MadeKey, make
 

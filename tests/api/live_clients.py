@@ -46,8 +46,9 @@ class LiveClient:
             self.totals = event["totals"]
 
     async def until(self, is_so: Callable[["LiveClient"], bool]) -> None:
-        while not is_so(self):
-            await self.frame()
+        async with asyncio.timeout(SECONDS):
+            while not is_so(self):
+                await self.frame()
 
     def state_of(self, job: str) -> str | None:
         return self.jobs[job]["state"] if job in self.jobs else None

@@ -11,9 +11,8 @@ from tests.api.running_service import Served
 from leaseway.api.auth.authentication import TOUCH_SECONDS, TTL_SECONDS, Authenticator
 from leaseway.api.errors import Problem
 from leaseway.api.ttl_cache import TtlCache
-from leaseway.domain.api_key import ApiKey, KeyRequest
 from leaseway.domain.errors import StoreBusy
-from leaseway.domain.identity import Role, Scope
+from leaseway.domain.identity import ApiKey, KeyRequest, Role, Scope
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.stores.memory.keys import MemoryKeys
 from leaseway.stores.memory.store import MemoryStore
@@ -377,3 +376,21 @@ async def test_without_authentication_nobody_has_to_log_in(served: Served) -> No
     who = (await served.client.get("/v1/session")).json()
     assert (who["name"], who["role"], who["csrf_token"]) == ("local", "operator", None)
     assert (await served.client.post("/v1/session", json={"key": "x"})).json()["code"] == "no_authentication"
+
+
+async def test_a_value_that_takes_long_to_load_is_used_for_longer() -> None:
+    """The share of the time that loading takes is bounded, whatever one load takes."""
+    clock, loads = Town(), 0
+
+    async def load(_: str) -> int:
+        nonlocal loads
+        loads += 1
+        clock.advance(3)
+        return loads
+
+    cache = TtlCache[int](load, clock, ttl_seconds=1, negative_ttl_seconds=1, max_entries=1, load_share_max=0.1)
+    assert await cache.get("") == 1
+    clock.advance(26)
+    assert await cache.get("") == 1
+    clock.advance(2)
+    assert await cache.get("") == 2

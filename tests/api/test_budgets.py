@@ -1,15 +1,26 @@
 """Budgets over HTTP: how operators read and change them."""
 
 import asyncio
+from datetime import datetime, time, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from tests.api.keys import key_for
+import pytest
+from msgspec.structs import replace
+from tests.api.every_store import store_url as store_url
+from tests.api.keys import bearer, key_for, operator_of
 from tests.api.running_service import Served, run_service
+from tests.worker.observe import eventually
 
-from leaseway import App
-from leaseway.domain.budgets.budget import MICRO, Charge, HoldDenied, HoldGranted
-from leaseway.domain.ids import SECOND_US
+from leaseway import App, Budget, Context
+from leaseway.api import service
+from leaseway.domain.budgets.budget import MICRO, Charge, HoldBooked, HoldDenied, HoldGranted
+from leaseway.domain.budgets.rebooking import hold_id
+from leaseway.domain.identity import Role
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.ports.ledger import Ledger
 
+ZURICH = ZoneInfo("Europe/Zurich")
 SPEND: dict[str, Any] = {"unit": "usd", "limit": 25, "every": "day", "tz": "Europe/Zurich"}
 
 
@@ -61,10 +72,63 @@ async def test_the_journal_tells_what_was_booked(served: Served) -> None:
     assert (await served.client.get("/v1/budgets/nothing/journal")).status_code == 404
 
 
-async def test_a_budget_with_open_holds_is_not_forgotten(served: Served) -> None:
+async def test_a_captured_hold_is_corrected_under_the_name_of_the_credential(served: Served) -> None:
+    """The provider's usage report says what a call has cost whose worker died. The journal must name who changed the
+    amount, and a client must not be able to sign with another name."""
+    await served.client.put("/v1/budgets/spend", json=SPEND)
+    ledger = served.service.world.ledger
+    await ledger.hold("call-1", [(Charge("spend", "spend"), 5 * MICRO)], 1, dispatch=True)
+    await ledger.expire(10)
+    (found,) = (await served.client.get("/v1/budgets/spend/holds")).json()["items"]
+    assert (found["hold"], found["state"], found["lines"][0]["charged"]) == ("call-1", "captured", "5")
+    correction = {"hold": "call-1", "amounts": {"usd": "0.5"}, "reason": "usage report"}
+    for _ in range(2):
+        answer = await served.client.post("/v1/budgets/settle", json=correction)
+        assert answer.status_code == 200
+    assert [(each["before"], each["after"]) for each in answer.json()["corrections"]] == [("5", "0.5")]
+    entry = (await served.client.get("/v1/budgets/spend/journal")).json()["items"][0]
+    who = answer.json()["by"]
+    assert (entry["kind"], entry["by"], entry["reason"], entry["before"]) == ("correct", who, "usage report", "5")
+    assert who
+    assert (await served.client.get("/v1/budgets/spend/holds")).json()["items"] == []
+    assert (await served.client.get("/v1/budgets/nothing/holds")).status_code == 404
+    for body, pointer in (
+        ({**correction, "amounts": {"usd": 1}}, "/hold"),
+        ({**correction, "hold": "call-2"}, "/hold"),
+        ({**correction, "amounts": {"eur": 1}}, "/amounts"),
+        ({**correction, "amounts": {"usd": -1}}, "/amounts"),
+        ({**correction, "amounts": {}}, "/amounts"),
+        ({**correction, "reason": "a\x1bb"}, "/reason"),
+        ({**correction, "by": "bob"}, ""),
+    ):
+        refused = await served.client.post("/v1/budgets/settle", json=body)
+        assert (refused.status_code, [each["pointer"] for each in refused.json()["errors"]]) == (422, [pointer]), body
+        named = pointer.removeprefix("/") or "the body"
+        assert refused.json()["detail"].count(f"{named}: ") < 2, "the field is named twice"
+
+
+async def test_a_worker_over_http_cannot_correct_and_an_operator_cannot_sign_for_another() -> None:
+    """The same verb is part of the worker protocol, which the command line uses."""
+    async with run_service(App("memory://"), auth=True) as served:
+        ledger = served.service.world.ledger
+        operator, worker = await operator_of(served), await key_for(served, "*", Role.WORKER)
+        await ledger.definitions.declare([Budget("spend", usd=25).definition])
+        await ledger.hold("call-1", [(Charge("spend", "spend"), MICRO)], 1, dispatch=True)
+        await ledger.expire(10)
+        body = {"id": "call-1", "actuals": {"usd": 0}, "evidence": {"by": "somebody", "reason": ""}}
+        refused = await served.client.post("/v1/work/budgets/correct", json=body, headers=bearer(worker))
+        assert refused.status_code == 403
+        made = await served.client.post("/v1/work/budgets/correct", json=body, headers=bearer(operator))
+        assert made.status_code == 200
+        (entry, *_) = await ledger.reads.journal("spend")
+        assert (entry.kind, entry.by) == ("correct", operator.key.id)
+
+
+async def test_a_budget_with_calls_under_way_is_not_forgotten(served: Served) -> None:
     """A call is about to be charged, so its budget must still exist."""
     await served.client.put("/v1/budgets/spend", json=SPEND)
-    await served.service.world.ledger.hold("call-1", [(Charge("spend", "spend"), MICRO)], 60 * SECOND_US)
+    lines = [(Charge("spend", "spend"), MICRO)]
+    await served.service.world.ledger.hold("call-1", lines, 60 * SECOND_US, dispatch=True)
     answer = await served.client.delete("/v1/budgets/spend")
     assert (answer.status_code, answer.json()["code"]) == (409, "held")
 
@@ -119,6 +183,9 @@ async def test_only_operators_see_and_change_budgets(served_with_keys: Served) -
         for method, path in (("GET", ""), ("GET", "/spend"), ("GET", "/spend/journal"), ("DELETE", "/spend")):
             assert (await tenant.request(method, f"/v1/budgets{path}")).status_code == 403
         assert (await tenant.put("/v1/budgets/spend", json=SPEND)).status_code == 403
+        for verb in ("rebook", "pause", "resume"):
+            assert (await tenant.post(f"/v1/budgets/spend/{verb}")).status_code == 403
+        assert (await tenant.post("/v1/budgets/settle", json=CORRECTIONS["/v1/budgets/settle"])).status_code == 403
 
 
 async def test_a_budget_is_paused_and_resumed(served: Served) -> None:
@@ -151,3 +218,118 @@ async def test_of_changes_through_two_processes_to_one_version_one_wins(served: 
             )
         )
     assert sorted(answer.status_code for answer in answers) == [200] + [412] * 15
+
+
+async def waiting_job(served: Served, ttl_us: int = 60 * SECOND_US) -> str:
+    """A job that waits for tomorrow, because its budget is used up today."""
+
+    @served.app.job(budget=Budget("spend", usd=2), cost_usd=2)
+    async def call(ctx: Context) -> None: ...
+
+    tomorrow = datetime.now(ZURICH).date() + timedelta(days=1)
+    job = (await call.options(run_at=datetime.combine(tomorrow, time(), ZURICH)).submit()).id
+    ledger, line = served.service.world.ledger, [(Charge("spend", "spend"), 2 * MICRO)]
+    await ledger.hold("call-1", line, ttl_us, dispatch=True)
+    assert isinstance(await ledger.hold(hold_id("default", job, 1, 1), line, 60 * SECOND_US), HoldBooked)
+    return job
+
+
+async def is_ready(served: Served, job: str) -> bool:
+    return bool((await served.client.get(f"/v1/jobs/{job}/why")).json()["code"] == "ready")
+
+
+async def test_raising_a_budget_brings_forward_the_jobs_that_wait_for_it(served: Served) -> None:
+    """56 jobs waited for two days although the raised budget had room, and no request brought them forward."""
+    await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 2})
+    job = await waiting_job(served)
+    told = (await served.client.get(f"/v1/jobs/{job}/why")).json()
+    assert (told["code"], "It waits for budget spend" in told["text"]) == ("budget", True)
+    rebooked = await served.client.post("/v1/budgets/spend/rebook")
+    assert rebooked.json() == {"name": "spend", "brought_forward": 0}
+    raised = await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 4})
+    assert raised.json()["brought_forward"] == 1
+    assert await is_ready(served, job)
+    assert (await served.client.post("/v1/budgets/spend/rebook")).json()["brought_forward"] == 0
+    assert (await served.client.post("/v1/budgets/unknown/rebook")).status_code == 404
+
+
+async def test_the_budget_of_one_tenant_is_shown_and_rebooked_by_its_own_name(served: Served) -> None:
+    """`why` and the list of windows name the budget of the tenant, which has no definition of its own."""
+    await served.client.put("/v1/budgets/spend:{tenant}", json=SPEND)
+    assert (await served.client.post("/v1/budgets/spend:acme/rebook")).status_code == 404
+    line = [(Charge("spend:acme", "spend:{tenant}"), MICRO)]
+    await served.service.world.ledger.hold("call-1", line, 60 * SECOND_US, dispatch=True)
+    shown = (await served.client.get("/v1/budgets/spend:acme")).json()
+    assert (shown["name"], shown["budget"], shown["windows"][0]["held"]) == ("spend:acme", "spend:{tenant}", "1")
+    rebooked = await served.client.post("/v1/budgets/spend:acme/rebook")
+    assert rebooked.json() == {"name": "spend:acme", "brought_forward": 0}
+
+
+async def test_what_makes_room_without_a_request_is_used_by_the_next_one(served: Served) -> None:
+    """`rebook` and `resume` bring forward what fits by then, and a corrected hold does so by itself."""
+    definitions = served.service.world.ledger.definitions
+    for verb in ("rebook", "resume"):
+        await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 2})
+        job = await waiting_job(served)
+        await served.client.post(f"/v1/budgets/spend/{'pause' if verb == 'resume' else 'rebook'}")
+        ((before, _),) = await definitions.all()
+        await definitions.change(replace(before, limit_micros=4 * MICRO))
+        assert (await served.client.post(f"/v1/budgets/spend/{verb}")).json()["brought_forward"] == 1
+        assert await is_ready(served, job)
+        await served.service.world.ledger.settle("call-1", {"usd": 0})
+        await served.client.post(f"/v1/jobs/{job}/cancel")
+        assert (await served.client.delete("/v1/budgets/spend")).status_code == 204
+        served.app.kinds.clear()
+
+
+CORRECTIONS: dict[str, dict[str, Any]] = {
+    "/v1/budgets/settle": {"hold": "call-1", "amounts": {"usd": 0}, "reason": "the bill says so"},
+    "/v1/work/budgets/correct": {"id": "call-1", "actuals": {"usd": 0}, "evidence": {"by": "somebody", "reason": ""}},
+}
+
+
+@pytest.mark.parametrize("route", CORRECTIONS)
+async def test_a_corrected_hold_brings_forward_the_jobs_that_fit_now(served: Served, route: str) -> None:
+    """The money that a call did not cost must not stay unused until tomorrow, whichever route corrects it."""
+    await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 2})
+    job, ledger = await waiting_job(served, 1), served.service.world.ledger
+    await eventually(lambda: has_captured(ledger))
+    assert (await served.client.post(route, json=CORRECTIONS[route])).status_code == 200
+    assert await is_ready(served, job)
+
+
+async def has_captured(ledger: Ledger) -> bool:
+    return bool((await ledger.expire(10)).captured)
+
+
+async def test_forgetting_a_budget_brings_forward_the_jobs_that_wait_for_it(served: Served) -> None:
+    """There is no window any more for which they could wait."""
+    await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 2})
+    job = await waiting_job(served)
+    await served.service.world.ledger.settle("call-1", {})
+    assert (await served.client.delete("/v1/budgets/spend")).status_code == 204
+    stored = await served.service.world.store.reads.job(JobId(job))
+    assert stored is not None
+    assert stored.run_at <= await served.service.world.store.reads.now()
+
+
+@pytest.mark.parametrize("route", ["/v1/jobs/{job}/cancel", "/v1/jobs/cancel", "/v1/work/jobs/cancel"])
+async def test_a_cancelled_job_releases_what_is_booked_for_it(served: Served, route: str) -> None:
+    """The amount is free for another job at once, whichever route cancels the job."""
+    await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 2})
+    job = await waiting_job(served)
+    bodies: dict[str, Any] = {"/v1/jobs/cancel": {"ids": [job]}, "/v1/work/jobs/cancel": {"job": job}}
+    assert (await served.client.post(route.format(job=job), json=bodies.get(route))).status_code == 200
+    windows = (await served.client.get("/v1/budgets/spend")).json()["windows"]
+    assert [window["held"] for window in windows] == ["2", "0"]
+
+
+async def test_the_service_brings_jobs_forward_for_workers_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such workers do not see the holds of other jobs. If all workers of a deployment are over HTTP, jobs would wait
+    for tomorrow although calls had cost less than was held for them."""
+    monkeypatch.setattr(service, "EXPIRE_EVERY_SECONDS", 0.01)
+    async with run_service(App("memory://")) as served:
+        await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 2})
+        job = await waiting_job(served)
+        await served.service.world.ledger.settle("call-1", {"usd": 0})
+        await eventually(lambda: is_ready(served, job))

@@ -9,7 +9,7 @@ import pytest
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.running_service import Served
 
-from leaseway.api import connection
+from leaseway.api.connections import ConnectionBounds
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -45,7 +45,7 @@ async def test_what_is_no_request_is_refused_as_a_problem(served: Served, sent: 
 async def test_one_connection_too_many_is_told_to_come_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused client gets a response and does not occupy more than its connection."""
     await served.client.get("/healthz")  # keeps its connection
-    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(ConnectionBounds, "add", lambda self, address: False)
     head, problem = await told(served, GET + b"\r\n")
     assert (problem["status"], problem["code"]) == (503, "unavailable")
     assert b"retry-after: 1" in head

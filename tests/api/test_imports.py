@@ -15,9 +15,10 @@ from tests.api.running_service import Served, run_service
 from leaseway import App
 from leaseway.api.imports.registry import read_specs
 from leaseway.api.schemas import imports
+from leaseway.api.schemas.scaling import ImportSimulationDocument
 from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import Scope
-from leaseway.imports.assembly import load_import
+from leaseway.imports.run.assembly import load_import
 from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.testing.fake_open_charge_map import FakeApi, Listing, fake_api
 
@@ -190,11 +191,38 @@ async def test_a_budget_that_is_used_up_is_said_when_a_run_is_resumed(importing:
     await shown_when(importing, lambda shown: shown["state"] == "complete")
 
 
+async def test_an_import_is_simulated_with_the_real_page_loop(importing: Served) -> None:
+    """The page "Plan" and programs ask here what a run would take, before the provider counts one request."""
+    body = {"workers": [1, 2], "rows": 200, "seconds": 0.5}
+    answer = await importing.client.post(f"{BASE}/simulate", json=body)
+    assert answer.status_code == 200, answer.text
+    shown = msgspec.convert(answer.json(), type=ImportSimulationDocument)
+    assert [run.workers for run in shown.runs] == [1, 2]
+    assert all(run.is_complete and run.requests >= 2 and run.seconds >= 1.0 for run in shown.runs)
+    assert shown.knee_workers == 1
+    assert (await importing.client.get(f"{BASE}/runs")).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "body", [{"seconds": -1}, {"p95_seconds": "x"}, {"workers": [0]}, {"workers": [1] * 7}, {"rows": 2_000_001}]
+)
+async def test_a_model_that_no_provider_can_have_is_refused(importing: Served, body: dict[str, object]) -> None:
+    """A negative latency would be a plan that promises too much."""
+    assert (await importing.client.post(f"{BASE}/simulate", json=body)).status_code == 422
+
+
+async def test_a_contradiction_in_the_model_is_named(importing: Served) -> None:
+    """What only the simulation can know comes from its process with the same words as on the command line."""
+    answer = await importing.client.post(f"{BASE}/simulate", json={"seconds": 0.5, "p95_seconds": 0.1})
+    assert (answer.status_code, "must not be smaller than seconds" in answer.json()["detail"]) == (422, True)
+
+
 async def test_clients_bring_no_specs(importing: Served) -> None:
     """A client that could choose a URL could make the service fetch it (server-side request forgery)."""
     for body in ({"spec": "x"}, {"base_url": "http://169.254.169.254"}, {"path": "/etc/passwd"}):
         assert (await importing.client.post(f"{BASE}/runs", json=body)).status_code == 422
         assert (await importing.client.post(f"{BASE}/plan", json=body)).status_code == 422
+        assert (await importing.client.post(f"{BASE}/simulate", json=body)).status_code == 422
     for field, value in (("run", "a/b"), ("run", "é"), ("run", ""), ("concurrency", -1), ("requests_max", 0)):
         assert (await importing.client.post(f"{BASE}/runs", json={field: value})).status_code == 422
     for name in ("other", "..%2fthings", "things.toml", "%00"):
@@ -303,7 +331,14 @@ async def test_other_tenants_see_no_imports(tmp_path: Path, folder: Path) -> Non
             assert (await tenant.get("/v1/imports")).json()["items"] == []
             for path in ("", "/runs", "/runs/first", "/runs/first/points", "/quarantine"):
                 assert (await tenant.get(f"{BASE}{path}")).status_code == 404
-            for path in ("/plan", "/runs", "/runs/first/resume", "/quarantine/replay", "/quarantine/discard"):
+            for path in (
+                "/plan",
+                "/simulate",
+                "/runs",
+                "/runs/first/resume",
+                "/quarantine/replay",
+                "/quarantine/discard",
+            ):
                 assert (await tenant.post(f"{BASE}{path}", json={})).status_code == 404
         async with served.with_key((await operator_of(served)).text) as operator:
             assert len((await operator.get("/v1/imports")).json()["items"]) == 1

@@ -1,9 +1,10 @@
-"""/v1/jobs, over SQLite and over PostgreSQL."""
+"""/v1/jobs, over every store."""
 
 import asyncio
 from typing import Any
 
 import pytest
+from tests.api.every_store import store_url as store_url
 from tests.api.running_service import Served, run_service
 
 from leaseway import App
@@ -309,12 +310,22 @@ async def test_a_result_is_waited_for(served: Served) -> None:
 # -- changing -------------------------------------------------------------------------------------------------------
 
 
+async def test_a_job_that_waits_for_its_time_is_brought_forward(served: Served) -> None:
+    """An operator who has removed the reason for a wait must not have to wait for the end of it."""
+    body = {"kind": "add", "arguments": {"a": 1, "b": 2}, "delay_seconds": 3_600}
+    id_ = (await served.client.post("/v1/jobs", json=body)).json()["id"]
+    assert (await served.client.post(f"/v1/jobs/{id_}/run-now")).json() == {"id": id_, "answer": "ready"}
+    await served.settle()
+    assert (await served.client.get(f"/v1/jobs/{id_}/result")).json()["result"] == 3
+
+
 async def test_a_job_is_cancelled_retried_and_discarded(served: Served) -> None:
     """A change in the wrong state would run a job twice or lose it."""
     id_ = await submitted(served)
     post, path = served.client.post, f"/v1/jobs/{id_}"
     assert (await post(f"{path}/retry")).json()["code"] == "not_retryable"
     assert (await served.client.delete(path)).json()["code"] == "not_finished"
+    assert (await post(f"{path}/run-now")).json()["code"] == "not_waiting"
     assert (await post(f"{path}/cancel")).json() == {"id": id_, "answer": "cancelled"}
     assert (await post(f"{path}/cancel")).json() == {"id": id_, "answer": "finished"}
     assert (await served.client.get(f"{path}/result")).json()["code"] == "no_result"

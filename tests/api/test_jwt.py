@@ -31,9 +31,18 @@ from tests.api.keys import key_for
 from tests.api.running_service import run_service
 
 from leaseway import App
-from leaseway.api.auth import jwks as jwks_module
-from leaseway.api.auth.jwks import BYTES_MAX, FRESH_SECONDS, KEEP_SECONDS, RETRY_SECONDS, Jwks, parse_keys
-from leaseway.api.auth.jwt import LENGTH_MAX, JwtVerifier, jwt_verifier
+from leaseway.api.auth import jwt as jwks_module
+from leaseway.api.auth.jwt import (
+    BYTES_MAX,
+    FRESH_SECONDS,
+    KEEP_SECONDS,
+    LENGTH_MAX,
+    RETRY_SECONDS,
+    Jwks,
+    JwtVerifier,
+    jwt_verifier,
+    parse_keys,
+)
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import BadValue
@@ -221,6 +230,14 @@ async def test_a_token_names_a_tenant_and_what_he_may(jwts: JwtVerifier) -> None
     assert listed.scopes == {Scope.IMPORTS_READ}
     assert (await jwts.caller(token(scope=None))).scopes == frozenset()
     assert (await jwts.caller(token(scope=" ".join(Scope)))).scopes == ROLE_SCOPES[Role.TENANT]
+
+
+async def test_no_token_is_of_the_operators_tenant(jwts: JwtVerifier) -> None:
+    """Imports belong to the operator; an issuer whose users choose their tenant would let them in."""
+    for tenant in ("default", "*"):
+        with pytest.raises(Problem) as refused:
+            await jwts.caller(token(tenant=tenant))
+        assert refused.value.status == 401
 
 
 @pytest.mark.parametrize(

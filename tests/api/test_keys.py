@@ -3,11 +3,12 @@
 import re
 
 import pytest
+from tests.api.every_store import store_url as store_url
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.running_service import Served
 
-from leaseway.domain.api_key import parse_key_text
-from leaseway.domain.identity import Role, Scope
+from leaseway.domain.identity import Role, Scope, parse_key_text
+from leaseway.domain.ids import SECOND_US
 
 
 async def test_a_key_is_shown_once(served_with_keys: Served) -> None:
@@ -77,7 +78,8 @@ async def test_nobody_gives_what_he_does_not_have(served_with_keys: Served) -> N
             ({"role": "operator", "tenant": "ops", "scopes": ["operate"]}, "scopes"),
             ({"role": "tenant", "tenant": "ops"}, "scopes"),
             ({"role": "tenant", "tenant": "acme", "scopes": ["jobs:read"]}, "tenant"),
-            ({"role": "worker"}, "tenant"),
+            ({"role": "worker"}, "scopes"),
+            ({"role": "worker", "tenant": "ops"}, "scopes"),
         ):
             refused = await client.post("/v1/keys", json=body)
             assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, f"/{field}")
@@ -85,7 +87,23 @@ async def test_nobody_gives_what_he_does_not_have(served_with_keys: Served) -> N
         assert (rotated.status_code, "key" in rotated.json()) == (422, False)
         fine = {"role": "tenant", "tenant": "ops", "scopes": ["jobs:read"]}
         assert (await client.post("/v1/keys", json=fine)).status_code == 201
-        assert (await client.post("/v1/keys", json={"role": "worker", "tenant": "ops"})).status_code == 201
+
+
+async def test_a_key_does_not_outlive_the_key_that_made_it(served_with_keys: Served) -> None:
+    """A key for one day could otherwise give its holder access for ever, also by rotating itself."""
+    served = served_with_keys
+    maker = await operator_of(served, life_us=3_600 * SECOND_US)
+    async with served.with_key(maker.text) as client:
+        wanted = {"role": "tenant", "tenant": "acme"}
+        for more in ({}, {"expires_seconds": 7_200}):
+            refused = await client.post("/v1/keys", json=wanted | more)
+            assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/expires_seconds")
+        assert (await client.post("/v1/keys", json=wanted | {"expires_seconds": 600})).status_code == 201
+        again = await client.post(f"/v1/keys/{maker.key.id}/rotate", json={"expires_seconds": 7_200})
+        assert (again.status_code, again.json()["errors"][0]["pointer"]) == (422, "/expires_seconds")
+    unbounded = await operator_of(served)
+    async with served.with_key(unbounded.text) as client:
+        assert (await client.post("/v1/keys", json=wanted)).status_code == 201
 
 
 async def test_keys_of_another_tenant_are_like_none(served_with_keys: Served) -> None:

@@ -1,9 +1,11 @@
 """Lanes over HTTP: what waits, and why."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.api.every_store import store_url as store_url
 from tests.api.keys import key_for, operator_of
 from tests.api.running_service import Served, run_service
 from tests.api.test_health import take_away
@@ -30,7 +32,7 @@ async def test_a_lane_says_why_and_until_when_it_waits(metered: Served) -> None:
     """This is the first question of an operator whose queue does not move."""
     await metered.client.post("/v1/jobs", json={"kind": "geocode", "arguments": {"place": "Bern"}})
     await metered.client.post("/v1/jobs", json={"kind": "plain"})
-    await metered.client.put("/v1/limits/maps", json={"rates": ["1/day"]})
+    await metered.client.put("/v1/limits/maps", json={"rates": ["1/day"], "start": "empty"})
     await metered.client.put("/v1/budgets/spend", json={"unit": "usd", "limit": 1})
     shown = (await metered.client.get("/v1/lanes")).json()
     free, waiting = shown["items"]
@@ -123,6 +125,28 @@ async def test_the_lanes_of_a_queue_are_paused_and_resumed(served: Served) -> No
     assert (await served.client.post("/v1/lanes/resume", json={"queue": "default"})).json()["paused"] is False
     await served.settle()
     assert (await served.client.get(f"/v1/jobs/{job}")).json()["state"] == "done"
+
+
+async def test_a_due_job_that_no_worker_has_looked_at_tells_of_the_pause(served: Served) -> None:
+    """Only a worker moves due jobs to the ready ones. Until then the counters of the lane say that nothing is ready,
+    and "start a worker" would be wrong advice."""
+    await served.client.post("/v1/lanes/pause", json={"queue": "default"})
+    body = {"kind": "add", "arguments": {"a": 1}, "delay_seconds": 0.01}
+    job = (await served.client.post("/v1/jobs", json=body)).json()["id"]
+    async with asyncio.timeout(30):
+        while (why := (await served.client.get(f"/v1/jobs/{job}/why")).json())["code"] == "scheduled":  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    (lane,) = (await served.client.get("/v1/lanes")).json()["items"]
+    assert (lane["ready"], lane["scheduled"]) == (0, 1)
+    assert (why["code"], why["text"]) == ("lane", "It waits for lane default: it is paused.")
+
+
+async def test_a_tenant_is_not_told_whether_workers_are_busy_with_others(served_with_keys: Served) -> None:
+    """It sees its own lanes only: "no worker" would be a guess, and "busy" would tell of other tenants."""
+    async with served_with_keys.with_key((await key_for(served_with_keys)).text) as tenant:
+        job = (await tenant.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}})).json()["id"]
+        advice = (await tenant.get(f"/v1/jobs/{job}/why")).json()["advice"]
+    assert advice.startswith("Whether a worker serves this queue is not known here.")
 
 
 async def test_what_is_not_paused_is_not_resumed(served: Served) -> None:

@@ -3,12 +3,18 @@
 import asyncio
 from typing import Any
 
-from tests.api.keys import key_for, operator_of
+from tests.api.every_store import store_url as store_url
+from tests.api.keys import bearer, key_for, operator_of
 from tests.api.running_service import Served, run_service
+from tests.worker.observe import close_lanes, count_closed
 
 from leaseway import App
+from leaseway.domain.identity import Role
 from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.buckets import Notice
 from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.requirements import Needs, render_needs
+from leaseway.testing.job_store_contract.fixtures import new_job
 
 MAPS: dict[str, Any] = {"rates": ["100/minute"]}
 
@@ -31,9 +37,10 @@ async def test_a_limit_is_defined_shown_changed_and_forgotten(served: Served) ->
 async def test_what_is_shown_can_be_sent_back(served: Served) -> None:
     """A form reads a limit, changes one field and sends all fields back."""
     sent = {"rates": ["3/second", "100/minute"], "concurrency": 7, "burst": 0.1, "cost_max": 2, "delay_seconds": 0.25}
+    sent["breaker"] = 5
     await served.client.put("/v1/limits/maps", json=sent)
     definition = (await served.client.get("/v1/limits/maps")).json()["definition"]
-    assert definition == {**sent, "lease_seconds": None, "degraded_share": 0.0}
+    assert definition == {**sent, "lease_seconds": None, "degraded_share": 0.0, "start": None, "unit": "requests"}
     again = await served.client.put("/v1/limits/maps", json=definition)
     assert again.json()["definition"] == definition
 
@@ -49,9 +56,24 @@ async def test_gauges_say_what_is_used(served: Served) -> None:
     assert (seats["what"], seats["used"], seats["room"], seats["of"]) == ("concurrency", 2, 1, 3)
 
 
+async def test_an_open_circuit_breaker_is_shown(served: Served) -> None:
+    """No call leaves although permits are there, and an operator must see at once that the provider is down."""
+    await served.client.put("/v1/limits/frail", json={"rates": ["600/minute"], "breaker": 1})
+    shown = (await served.client.get("/v1/limits/frail")).json()
+    assert (shown["breaker"], shown["breaker_until"]) == ("closed", None)
+    await served.service.world.limiter.observe(Notice("frail", "frail", 0, failed=True))
+    shown = (await served.client.get("/v1/limits/frail")).json()
+    assert (shown["breaker"], shown["reason"]) == ("open", "its circuit breaker is open: a call failed")
+    assert shown["until"] == shown["breaker_until"]
+    text = (await served.client.get("/metrics")).text
+    assert 'leaseway_limit_breaker_state{limit="frail",state="open"} 1' in text
+    assert 'leaseway_limit_breaker_state{limit="frail",state="closed"} 0' in text
+    assert 'leaseway_limit_breaker_state{limit="slow"' not in text
+
+
 async def test_a_limit_that_is_shut_says_why_and_until_when(served: Served) -> None:
-    """A new limit treats its unknown past as used, and operators ask about this first."""
-    await served.client.put("/v1/limits/slow", json={"rates": ["1/day"]})
+    """A limit that does not grant its first permit is what operators ask about first."""
+    await served.client.put("/v1/limits/slow", json={"rates": ["1/day"], "start": "empty"})
     shown = (await served.client.get("/v1/limits/slow")).json()
     assert "starts empty" in shown["reason"]
     assert shown["until"].endswith("Z")
@@ -208,3 +230,37 @@ async def test_only_what_is_there_can_be_paused(served: Served) -> None:
     whole = await served.client.post("/v1/limits/maps:%7Btenant%7D/pause")
     assert (whole.json()["name"], whole.json()["paused"]) == ("maps:{tenant}", True)
     assert (await served.client.get("/v1/limits/maps:acme")).json()["reason"] == "it is paused"
+
+
+async def test_a_change_opens_the_lanes_of_its_limit(served: Served) -> None:
+    """The jobs of a raised limit waited for up to a minute, because a worker had closed their lane."""
+    store, path = served.service.world.store, "/v1/limits/maps"
+    await served.client.put(path, json={"rates": ["1/day"]})
+    await store.jobs.submit([new_job(1, needs=render_needs(Needs((PermitRequest("maps", "maps"),))))])
+    assert await close_lanes(store) == 1
+    await served.client.put(path, json={"rates": ["9/second"]})
+    assert await count_closed(store) == 0
+    await served.client.post(f"{path}/pause")
+    await close_lanes(store)
+    await served.client.post(f"{path}/resume")
+    assert await count_closed(store) == 0
+    await close_lanes(store)
+    await served.client.delete(path)
+    assert await count_closed(store) == 0
+
+
+async def test_a_worker_of_one_tenant_opens_only_the_lanes_of_its_tenant() -> None:
+    """Lanes of others are closed for a reason, and opening them makes their workers ask again."""
+    async with run_service(App("memory://"), auth=True) as served:
+        store, needs = served.service.world.store, render_needs(Needs((PermitRequest("maps", "maps"),)))
+        await store.jobs.submit(
+            [new_job(n, needs=needs, tenant=tenant) for n, tenant in enumerate(["acme", "zeta"], 1)]
+        )
+        assert await close_lanes(store) == 2
+        headers = bearer(await key_for(served, "acme", Role.WORKER))
+        body = {"name": "maps", "limit": 10, "tenant": "zeta"}
+        assert (await served.client.post("/v1/work/lanes/open", json=body, headers=headers)).json() == {"value": 1}
+        (closed,) = [lane for lane in await store.reads.lanes() if lane.closed_until is not None]
+        assert closed.tenant == "zeta"
+        for broken in ({**body, "limit": 10**9}, {**body, "name": ""}, {**body, "tenant": ""}):
+            assert (await served.client.post("/v1/work/lanes/open", json=broken, headers=headers)).status_code == 422

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.api.every_store import store_url as store_url
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.live_clients import (
     TRANSPORTS,

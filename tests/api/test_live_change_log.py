@@ -15,7 +15,7 @@ from leaseway.api.live.change_log import (
     PollResult,
     View,
 )
-from leaseway.api.live.settings import FRAME_BYTES_MAX
+from leaseway.api.settings import FRAME_BYTES_MAX
 
 ALL = View(None, is_operator=True)
 ACME = View("acme")
@@ -50,6 +50,26 @@ def test_what_did_not_change_is_not_told_again() -> None:
     assert log.since(ACME, first.seq).frames == ()
     assert log.record(PollResult(NOW + 2, [lane("a", 2), lane("b", 1)], LANES))
     assert told(log.since(ACME, first.seq)) == [("lane", "a", 2)]
+
+
+@pytest.mark.parametrize("name", ["b", "\ud800", "\0"])
+def test_what_cannot_be_shown_is_told_and_does_not_hide_the_rest(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One value of one tenant could otherwise end the stream of all subscribers. It must be logged once, not with every
+    poll.
+    """
+    log = ChangeLog()
+    broken = [Observation("job", name, "acme", 1, lambda _: "\ud800"), Observation("job", "d", "acme", 1, fail)]
+    for n in range(3):
+        log.record(PollResult(NOW + n, [job("a"), *broken, job("c")]))
+    shown = [("unreadable", "job", ascii(name)[1:-1]), ("unreadable", "job", "d")]
+    assert told(log.since(ACME, None)) == [("reset",), ("job", "a", "pending"), *shown, ("job", "c", "pending")]
+    assert len(caplog.records) == 2
+    log.record(PollResult(NOW + 9, [], missing=[name]))
+    assert told(log.since(ACME, NOW + 2)) == [("unreadable", "job", ascii(name)[1:-1], "gone")]
+
+
+def fail(_: object) -> Any:
+    raise RecursionError("too deep")
 
 
 def test_what_is_gone_is_told_and_what_comes_again_too() -> None:

@@ -4,6 +4,7 @@ others.
 
 import asyncio
 import socket as sockets
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,21 +100,44 @@ async def test_who_comes_back_while_nothing_happens_hears_something_at_once(serv
 
 
 async def test_only_so_many_may_listen(served_with_keys: Served) -> None:
-    """Each subscriber occupies a connection: one tenant must not use up all of them, and all tenants together must not
-    exhaust the process.
+    """Each subscriber occupies a connection: all tenants together must not exhaust the process, and no tenant may take
+    more than half of what the others leave, so that two of them cannot lock out a third.
     """
     served = served_with_keys
-    change_settings(served, tenant_subscribers_max=2, subscribers_max=3)
-    acme, other = await key_for(served, "acme"), await key_for(served, "other")
+    change_settings(served, tenant_subscribers_max=2, subscribers_max=4)
+    acme, other, third = [await key_for(served, tenant) for tenant in ("acme", "other", "third")]
     async with by_socket(served.url, bearer(acme)), by_socket(served.url, bearer(acme)):
         answer = await served.client.get("/v1/events", headers=bearer(acme))
         assert (answer.status_code, answer.json()["code"]) == (429, "too_many_subscribers")
         async with by_socket(served.url, bearer(other)) as watcher:
             await watcher.frame()
             answer = await served.client.get("/v1/events", headers=bearer(other))
-            assert answer.status_code == 503
+            assert (answer.status_code, "limit of 1 " in answer.json()["detail"]) == (429, True)
+            async with by_socket(served.url, bearer(third)) as last:
+                await last.frame()
+                answer = await served.client.get("/v1/events", headers=bearer(third))
+                assert answer.status_code == 503
         assert "retry-after" in answer.headers
     assert (await served.client.get("/v1/events", headers=bearer(acme))).status_code == 200
+
+
+async def test_followed_jobs_of_one_tenant_leave_room_for_those_of_another(served_with_keys: Served) -> None:
+    """One tenant that follows two thousand jobs must neither lock out the others nor delay their updates."""
+    served = served_with_keys
+    change_settings(served, tenant_followed_max=4, followed_per_poll=2)
+    acme, other = await key_for(served, "acme"), await key_for(served, "other")
+    many = [f"{number:026}" for number in range(4)]
+    async with (
+        by_socket(served.url, bearer(acme), follow=many) as first,
+        by_socket(served.url, bearer(other), follow="z" * 26) as second,
+    ):
+        await first.frame()
+        await second.frame()
+        answer = await served.client.get("/v1/events", params={"follow": "y" * 26}, headers=bearer(acme))
+        assert (answer.status_code, "this tenant follows up to 4 jobs" in answer.json()["detail"]) == (429, True)
+        polls = [served.service.live.poller._next_followed() for _ in range(4)]
+        assert all("z" * 26 in polled for polled in polls)
+        assert {id_ for polled in polls for id_ in polled} == {*many, "z" * 26}
 
 
 async def test_a_stream_of_events_is_not_held_back_by_proxies(served: Served) -> None:
@@ -145,6 +169,41 @@ async def test_who_talks_without_end_is_shown_the_door(served: Served) -> None:
             await line.send('{"follow": []}')
         with pytest.raises(ConnectionClosed):
             await LiveClient(socket_frames(line)).until(lambda _: False)
+
+
+MASK = b"\0\0\0\0"
+UNCOUNTED = {
+    "pings": (b"", b"\x89\xfd" + MASK + b"p" * 125),
+    "empty parts of a message": (b"\x01\x80" + MASK, b"\x00\x80" + MASK),
+}
+
+
+@pytest.mark.parametrize("kind", UNCOUNTED)
+async def test_frames_that_are_not_messages_are_bounded(served: Served, kind: str) -> None:
+    """Each ping is answered: one client that never read the answers made the service grow by 230 MB. The parts of a
+    message without end are kept as well.
+    """
+    first, frame = UNCOUNTED[kind]
+    with standing_still(served.url, ASKING["socket"]) as line:
+        line.settimeout(10)  # less than the time between heartbeats
+        await asyncio.to_thread(line.recv, 12)
+        await asyncio.to_thread(line.sendall, first)
+        await asyncio.to_thread(send_until_closed, line, frame * 1_000)
+
+
+def send_until_closed(line: sockets.socket, data: bytes) -> None:
+    with suppress(ConnectionError):
+        for _ in range(200):  # up to 26 MB
+            line.sendall(data)
+        while line.recv(65_536):
+            pass
+
+
+async def test_the_usual_pings_are_answered(served: Served) -> None:
+    """Clients and proxies send some to find out whether the connection still works."""
+    async with socket(served.url) as line:
+        for _ in range(20):
+            await (await line.ping())
 
 
 # -- shutdown -------------------------------------------------------------------------------------------------------

@@ -1,19 +1,33 @@
 """Metrics as JSON for the dashboard and as text for Prometheus."""
 
+import asyncio
+import time
 from typing import Any
 
+import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.api.keys import key_for, operator_of
 from tests.api.live_clients import by_socket
-from tests.api.running_service import Served
+from tests.api.running_service import Served, run_service
 
-from leaseway.api.metrics.job_counters import SETTLEMENTS, SUBMISSIONS, OutcomeCounters
-from leaseway.api.metrics.prometheus_text import Sample, gauge, render_text
-from leaseway.api.metrics.request_metrics import NO_ROUTE
-from leaseway.api.system_snapshot import SystemSnapshot
+from leaseway import App
+from leaseway.api.metrics import (
+    NO_ROUTE,
+    OTHERS,
+    SETTLEMENTS,
+    SUBMISSIONS,
+    OutcomeCounters,
+    Sample,
+    count_outcomes,
+    gauge,
+    render_text,
+)
+from leaseway.api.routes.metrics import job_families
+from leaseway.api.system_snapshot import QUEUES_MAX, LaneReadings, SystemSnapshot, summarize
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US
+from leaseway.domain.inspection import LaneWait
 from leaseway.domain.lane import LaneCount
 from leaseway.stores.memory.reads import MemoryInspection
 from leaseway.stores.memory.store import MemoryStore
@@ -48,7 +62,7 @@ async def test_metrics_tell_how_everything_is_doing(served: Served) -> None:
     assert throughput["per_second"] == round(2 / throughput["window_seconds"], 3)
     assert [limit["name"] for limit in shown["limits"]] == ["maps"]
     assert [(budget["name"], budget["unit"], budget["left"]) for budget in shown["budgets"]] == [("spend", "usd", "25")]
-    assert shown["workers"] == {"count": 0, "leased": 0, "expired": 0}
+    assert shown["workers"] == {"count": 0, "lost": 0, "leased": 0, "expired": 0}
 
 
 async def test_tenants_see_their_own_numbers(served_with_keys: Served) -> None:
@@ -122,6 +136,22 @@ async def test_paths_that_somebody_makes_up_are_one_series(served: Served) -> No
     assert len(after[name].samples) == len(before[name].samples), "all of them were there from the start"
 
 
+async def test_requests_that_are_refused_early_are_counted_with_their_route(app: App) -> None:
+    """Operators need to see which route a tenant overloads, although the request never reached it."""
+    async with run_service(app, auth=True, requests_per_minute=1) as served:
+        async with served.with_key((await key_for(served)).text) as client:
+            while (await client.get("/v1/jobs")).status_code != 429:
+                pass  # a new limit starts full
+            for method, path in (("POST", "/v1/jobs"), ("GET", "/v1/lanes"), ("GET", "/v1/invented")):
+                assert (await client.request(method, path)).status_code == 429
+        counts = served.api.state.requests.counts
+    assert [counts[name, "4xx"] for name in (("POST", "/v1/jobs"), ("GET", "/v1/lanes"), ("GET", NO_ROUTE))] == [
+        1,
+        1,
+        1,
+    ]
+
+
 async def test_what_is_submitted_is_counted_by_its_answer(served: Served) -> None:
     """Operators need to tell accepted, repeated and refused jobs of a call apart."""
     job = {"kind": "add", "arguments": {"a": 1}, "key": "k"}
@@ -182,11 +212,15 @@ async def test_what_ended_while_others_were_pruned_is_counted() -> None:
     worker = ContractWorker(store)
     await store.jobs.submit([new_job(1), new_job(2)])
     await worker.settle(done(await worker.claim_one()))
-    await ends.update(MemoryInspection(store.state), await store.reads.lanes(), await store.reads.now())
+    await ends.update(
+        MemoryInspection(store.state), count_outcomes(await store.reads.lanes()), ("default",), await store.reads.now()
+    )
     clock.advance(60)
     await worker.settle(done(await worker.claim_one()))
     assert await store.operations.prune(30 * SECOND_US, 10) == 1
-    totals = await ends.update(MemoryInspection(store.state), await store.reads.lanes(), await store.reads.now())
+    totals = await ends.update(
+        MemoryInspection(store.state), count_outcomes(await store.reads.lanes()), ("default",), await store.reads.now()
+    )
     assert totals["default", "done"] == 1
 
 
@@ -256,14 +290,62 @@ async def test_many_who_ask_share_one_look(served: Served) -> None:
 
 def test_queues_beyond_the_largest_are_one_series() -> None:
     """Clients choose queue names freely, so the number of series must be bounded."""
-    from leaseway.api.routes.metrics import OTHERS, QUEUES_MAX, job_families
-
     zero: dict[str, Any] = {"scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
     lanes = [LaneCount(queue=f"q{n:04}", tenant="t", ready=1, **zero) for n in range(QUEUES_MAX + 50)]
-    picture = SystemSnapshot(0, lanes, {}, [], [], 0, [], {}, {}, [], [])
-    text = render_text(job_families(picture))
+    waiting = [LaneWait(queue="q9999", tenant="t", needs="", since=0)]  # its lane was added after the lanes were read
+    readings = LaneReadings(lanes, {}, waiting=waiting)
+    text = render_text(job_families(SystemSnapshot(0, summarize(readings), 0, [], {}, {}, [], [])))
     assert text.count('state="ready"') == QUEUES_MAX + 1
     assert f'leaseway_jobs{{queue="{OTHERS}",state="ready"}} 50' in text
+
+
+async def test_counters_of_queues_are_bounded_and_never_fall() -> None:
+    """A client that invents a queue name per job must not fill the memory of the service. A queue that is not among the
+    largest any more is counted with the others, which must neither fall nor jump."""
+    clock = FakeClock()
+    store, ends = MemoryStore(clock.now_us), OutcomeCounters()
+    worker = ContractWorker(store)
+    largest: tuple[str, ...] = ()
+    for round_ in range(10):
+        queues = tuple(f"q{round_}-{n}" for n in range(5))
+        await store.jobs.submit([new_job(10 * round_ + n, queue=queue) for n, queue in enumerate(queues)])
+        finished = count_outcomes(await store.reads.lanes())
+        await ends.update(MemoryInspection(store.state), finished, largest, await store.reads.now())
+        clock.advance(60)
+        await worker.settle(*[done(lease) for lease in await worker.claim(5, queues)])
+        largest = queues[:2]
+        finished = count_outcomes(await store.reads.lanes())
+        totals = await ends.update(MemoryInspection(store.state), finished, largest, await store.reads.now())
+        clock.advance(60)
+        assert {queue for queue, _ in totals} == {*largest, OTHERS}
+        assert [totals[queue, "done"] for queue in (*largest, OTHERS)] == [1, 1, 3 * (round_ + 1)]
+
+
+async def test_tens_of_thousands_of_lanes_do_not_occupy_the_service(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of 50,000 lanes takes a second, and any tenant may ask for metrics at any time. It is taken for a
+    tenth of the time at most, and a tenant's request does not go through the lanes of others."""
+    zero: dict[str, Any] = {"scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
+    lanes = [LaneCount(queue=f"q{n}", tenant=f"t{n % 50}", ready=1, **zero) for n in range(50_000)]
+    reads, loads = served.service.world.store.reads, 0
+
+    async def many(tenant: str | None = None) -> list[LaneCount]:
+        nonlocal loads
+        loads += 1
+        await asyncio.sleep(0.5)
+        return lanes
+
+    monkeypatch.setattr(reads, "lanes", many)
+    begun = time.monotonic()
+    assert (await served.client.get("/v1/metrics", params={"tenant": "t7"})).json()["ready"] == 1_000
+    assert (await served.client.get("/v1/metrics")).json()["ready"] == 50_000
+    text = (await served.client.get("/metrics")).text
+    assert text.count('state="ready"') == QUEUES_MAX + 1
+    while time.monotonic() < begun + 3:
+        assert (await served.client.get("/v1/metrics", params={"tenant": "t7"})).status_code == 200
+        await asyncio.sleep(0.1)
+    assert loads == 1
 
 
 def test_a_name_cannot_break_out_of_its_label() -> None:

@@ -194,7 +194,7 @@ async def test_who_sends_his_headers_slowly_does_not_keep_a_connection(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slow clients could otherwise occupy all connections at almost no cost."""
-    monkeypatch.setattr("leaseway.api.connection.HEADER_SECONDS", 0.05)
+    monkeypatch.setattr("leaseway.api.connections.HEADER_SECONDS", 0.05)
     port = int(small.url.rpartition(":")[2])
     for first in (b"", b"GET /healthz HTTP/1.1\r\nHost: loc"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -7,7 +7,8 @@ from msgspec import Struct
 from tests.api.running_service import Served
 
 from leaseway.api.errors import Problem
-from leaseway.api.request_body import DEPTH_MAX, is_deeper_than, parse_strictly
+from leaseway.api.request_body import DEPTH_MAX, parse_strictly
+from leaseway.domain.validators import is_deeper_than, outside_strings
 
 
 class Anything(Struct, forbid_unknown_fields=True):
@@ -60,8 +61,9 @@ def test_text_that_only_looks_like_nul_or_like_brackets_is_taken() -> None:
 @pytest.mark.parametrize("inner", [b"", b'"]"', b'"\\"["', b"1, {}, []"])
 def test_depth_is_counted_outside_of_text(inner: bytes) -> None:
     """Brackets in text are not nesting, and counting them would refuse valid bodies."""
-    assert not is_deeper_than(b"[" * DEPTH_MAX + inner.replace(b"{}, []", b"2") + b"]" * DEPTH_MAX, DEPTH_MAX)
-    assert is_deeper_than(b"[" * (DEPTH_MAX + 1) + inner + b"]" * (DEPTH_MAX + 1), DEPTH_MAX)
+    fits = b"[" * DEPTH_MAX + inner.replace(b"{}, []", b"2") + b"]" * DEPTH_MAX
+    assert not is_deeper_than(outside_strings(fits), DEPTH_MAX)
+    assert is_deeper_than(outside_strings(b"[" + fits + b"]"), DEPTH_MAX)
 
 
 def test_an_error_points_at_its_place() -> None:

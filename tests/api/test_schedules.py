@@ -1,5 +1,6 @@
 """Schedules over HTTP: list, pause and resume."""
 
+from tests.api.every_store import store_url as store_url
 from tests.api.keys import key_for
 from tests.api.running_service import Served
 

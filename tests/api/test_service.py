@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from fastapi import Request
 from tests.api.keys import bearer, key_for
 from tests.api.running_service import run_service
 
 from leaseway import App
-from leaseway.api.routing import FAST_ROUTES
+from leaseway.api.routing import Authenticated, FastRoutes, Routes, route_descriptions
 from leaseway.api.submit_batcher import SubmitBatcher
 from leaseway.domain.errors import KeyConflict, StoreFull
 from leaseway.domain.identity import Scope
@@ -165,5 +166,17 @@ async def test_the_short_way_to_busy_routes_has_the_same_guard(tmp_path: Path) -
             (await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)).status_code
             for headers in ({}, bearer(reader), bearer(writer))
         ]
-    assert ("POST", "/v1/jobs") in FAST_ROUTES
+        assert list(FastRoutes(served.api, served.api.routes).routes) == [("POST", "/v1/jobs")]
     assert statuses == [401, 403, 202]
+
+
+async def test_only_routes_of_the_application_are_served_and_described(tmp_path: Path) -> None:
+    """A route that is declared elsewhere in the process, for example in a test, must not become part of a service."""
+    stray = Routes("/v1/stray", "stray")
+
+    async def endpoint(request: Request, caller: Authenticated) -> None: ...
+
+    stray.post("", Scope.JOBS_READ, is_fast=True)(endpoint)
+    async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+        assert (await served.client.post("/v1/stray")).status_code == 404
+        assert "POST /v1/stray" not in route_descriptions(served.api.routes)

@@ -3,16 +3,21 @@
 import asyncio
 from collections import Counter
 
+import pytest
 from tests.api.keys import key_for
 from tests.api.running_service import Served, run_service
 
 from leaseway import App
-from leaseway.api.auth.tenant_rate_limit import AT_ONCE, TenantRateLimit, limit_definitions
+from leaseway.api.auth.tenant_rate_limit import AT_ONCE, TenantRateLimit, limit_definitions, rate_limit_terms
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.identity import Role
 from leaseway.domain.limits.buckets import Verdict
+from leaseway.stores.http.client import ServiceClient, parse_address
+from leaseway.stores.http.store import HttpStore
+
+WAIT = "/v1/work/wait?seconds=0"
 
 
 def limiting_of(served: Served, settings: ServiceSettings, holder: str) -> TenantRateLimit:
@@ -39,13 +44,55 @@ async def test_a_tenant_that_asks_too_much_is_told_when_to_come_back(app: App) -
     assert taken.headers["ratelimit"].startswith('"minute";r=')
 
 
-async def test_operators_and_workers_are_of_the_house(app: App) -> None:
-    """A tenant quota on workers would stop the work of all tenants."""
-    async with run_service(app, auth=True, requests_per_minute=10) as served:
-        key = await key_for(served, None, Role.OPERATOR)
-        async with served.with_key(key.text) as client:
-            answers = [await client.get("/v1/jobs") for _ in range(15)]
-    assert {answer.status_code for answer in answers} == {200}
+async def test_operators_and_workers_of_all_tenants_are_not_limited(app: App) -> None:
+    """A limit of one tenant on them would stop the work of all tenants."""
+    async with run_service(app, auth=True, requests_per_minute=10, worker_requests_per_minute=10) as served:
+        for role, path in ((Role.OPERATOR, "/v1/jobs"), (Role.WORKER, WAIT)):
+            async with served.with_key((await key_for(served, None, role)).text) as client:
+                answers = [await client.get(path) for _ in range(15)]
+            assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_the_workers_of_one_tenant_have_a_limit_of_their_own(app: App) -> None:
+    """A tenant's worker that sends requests in a tight loop must not take the service from others, nor from the clients
+    of its own tenant."""
+    async with run_service(app, auth=True, worker_requests_per_minute=600) as served:
+        loud, calm = [await key_for(served, tenant, Role.WORKER) for tenant in ("acme", "globex")]
+        async with served.with_key(loud.text) as client:
+            answers = await asyncio.gather(*(client.get(WAIT) for _ in range(150)))
+        for key, path in ((calm, WAIT), (await key_for(served, "acme"), "/v1/jobs")):
+            async with served.with_key(key.text) as client:
+                assert (await client.get(path)).status_code == 200
+    assert {answer.status_code for answer in answers} == {200, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.json()["code"] == "rate_limited"
+    assert "the workers of this tenant is 600 requests per minute" in refused.json()["detail"]
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_a_worker_over_http_waits_when_it_is_told_to(app: App) -> None:
+    """A refused exchange is not an error of the worker: it comes back when the service says, and loses nothing."""
+    async with run_service(app, auth=True, worker_requests_per_minute=240) as served:
+        key = (await key_for(served, "acme", Role.WORKER)).text
+        store = HttpStore(ServiceClient(parse_address(served.url, key)))
+
+        counted, calls, route = served.api.state.requests.counts, 0, ("POST", "/v1/work/tenants/list")
+        while not counted[route, "4xx"]:  # a new limit starts full
+            assert await store.tenants.all() == []
+            calls += 1
+        await store.close()
+        assert counted[route, "2xx"] == calls
+
+
+async def test_a_worker_over_http_does_not_wait_for_longer_than_a_call_may_take(app: App) -> None:
+    """The caller decides what to do in the meantime, for example give a job back."""
+    async with run_service(app, auth=True, worker_requests_per_minute=1) as served:
+        key = (await key_for(served, "acme", Role.WORKER)).text
+        store = HttpStore(ServiceClient(parse_address(served.url, key)))
+        await store.tenants.all()  # a new limit starts full
+        with pytest.raises(StoreBusy, match="try again in"):
+            await asyncio.wait_for(store.tenants.all(), 10)
+        await store.close()
 
 
 async def test_all_processes_together_let_no_more_in_at_once(served: Served) -> None:
@@ -141,7 +188,7 @@ async def test_limits_that_somebody_forgot_are_declared_again(served: Served) ->
     """An operator may delete the limit, and all requests would fail from then on."""
     limiting = limiting_of(served, ServiceSettings(), "one")
     await limiting.open()
-    for definition in limit_definitions(ServiceSettings()):
+    for definition in limit_definitions(rate_limit_terms(ServiceSettings(), "one")):
         assert await served.service.world.limiter.definitions.forget(definition.name)
     assert (await limiting.admit("acme")).headers
     assert AT_ONCE in [definition.name for definition, _ in await served.service.world.limiter.definitions.all()]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.api.every_store import store_url as store_url
 from tests.api.keys import key_for, operator_of
 from tests.api.running_service import Served
 
@@ -10,7 +11,7 @@ async def test_an_agreement_is_made_shown_changed_and_forgotten(served: Served) 
     """The caps must reach the limiter, which enforces them for all workers."""
     sent = {"weight": 3, "starts": ["10/minute"], "concurrency": 2}
     made = await served.client.put("/v1/tenants/acme", json=sent)
-    assert (made.status_code, made.json()) == (201, {"name": "acme", **sent})
+    assert (made.status_code, made.json()) == (201, {"name": "acme", **sent, "quotas": {}})
     assert [definition.name for definition, _ in await served.service.world.limiter.definitions.all()] == [
         "tenant:acme"
     ]

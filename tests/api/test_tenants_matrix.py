@@ -1,7 +1,8 @@
 """Every route of the service × own, foreign, missing, expired and revoked credentials.
 
 The routes are read from the service, so a new route is part of the matrix automatically. A route that takes the id of
-something that belongs to a tenant needs an entry here; otherwise the matrix fails.
+something that belongs to a tenant needs an entry here; otherwise the matrix fails. Every verb of the worker protocol
+needs a rule for callers of one tenant, and an attack in tests/attacks/test_worker_verbs.py.
 """
 
 import asyncio
@@ -16,14 +17,18 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from tests.api.issuer import AUDIENCE, ISSUER, NOW, issuing, token
 from tests.api.keys import key_for, operator_of
+from tests.api.live_clients import TRANSPORTS, has
 from tests.api.running_service import Served, run_service
 
 from leaseway import App
 from leaseway.api.app import refuse_unscoped
 from leaseway.api.routing import OPEN, Routes, every_route, required_scope
-from leaseway.domain.api_key import FORM
+from leaseway.api.worker_protocol.authorization import FOR_OPERATORS, has_tenant_rule
+from leaseway.api.worker_protocol.routes import add_route
 from leaseway.domain.errors import UsageError
-from leaseway.domain.identity import ROLE_SCOPES, Role, Scope
+from leaseway.domain.identity import FORM, ROLE_SCOPES, Role, Scope
+from leaseway.stores.http.messages import EmptyRequest
+from leaseway.stores.http.protocol import PAUSE, VERBS, Verb
 
 WAIT_SECONDS = 10
 NOBODY = "00000000000000000000000000"
@@ -43,6 +48,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/work/jobs/list"): SOME,
     ("POST", "/v1/work/jobs/retry"): SOME,
     ("POST", "/v1/work/jobs/discard"): SOME,
+    ("POST", "/v1/work/jobs/run-now"): SOME,
     ("POST", "/v1/work/submit"): {"jobs": []},
     ("POST", "/v1/keys"): {"tenant": "acme"},
     ("POST", "/v1/keys/{id}/rotate"): {},
@@ -130,6 +136,7 @@ async def town(app: App) -> AsyncIterator[Town]:
             "other": (await key_for(served, "other")).text,
             "operator": (await operator_of(served)).text,
             "worker": (await key_for(served, None, Role.WORKER)).text,
+            "own worker": (await key_for(served, "acme", Role.WORKER)).text,
             "none": None,
             "expired": (await operator_of(served, life_us=1)).text,
             "revoked": revoked.text,
@@ -219,6 +226,42 @@ async def test_what_belongs_to_another_tenant_is_like_nothing(town: Town) -> Non
     assert await belongings(town) == before
 
 
+async def test_the_matrix_fills_every_id_that_a_body_can_contain(town: Town) -> None:
+    """A route with ids in its body and without a sample would be asked for nothing that belongs to another tenant."""
+    described = town.served.api.openapi()
+    named = {"ids", "job", "which"}
+    missing = [
+        (method.upper(), path)
+        for path, methods in described["paths"].items()
+        for method, operation in methods.items()
+        if named & properties(described, operation) and (method.upper(), path) not in BODIES
+        if Scope(next(row.scope for row in rows_of(town.served.api) if row.path == path)) in ROLE_SCOPES[Role.TENANT]
+    ]
+    assert missing == []
+
+
+def properties(described: dict[str, Any], operation: dict[str, Any]) -> set[str]:
+    """The fields of the operation's body."""
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    name = content.get("$ref", "").rpartition("/")[2]
+    return set(described["components"]["schemas"].get(name, content).get("properties", ()))
+
+
+async def test_no_job_is_submitted_under_the_id_of_another_tenant(town: Town) -> None:
+    """The one place where a foreign id differs from an unknown one: a silent success would lose the job that is
+    submitted. The response must not say whose id it is, and nothing may change.
+    """
+    before = await belongings(town)
+    for name in ("job", "finished"):
+        job = {"id": town.things[name], "kind": "add", "payload": '{"a":1}'}
+        foreign = await town.clients["other"].post("/v1/work/submit", json={"jobs": [job]})
+        assert (foreign.status_code, foreign.json()["code"]) == (409, "id_conflict")
+        assert "acme" not in foreign.text
+        own = await town.clients["own"].post("/v1/work/submit", json={"jobs": [job]})
+        assert own.json() == {"value": [{"id": town.things[name], "replayed": False}]}
+    assert await belongings(town) == before
+
+
 async def belongings(town: Town) -> list[Any]:
     return [(await town.clients["own"].get(f"/v1/jobs/{town.things[name]}")).json() for name in ("job", "finished")]
 
@@ -247,6 +290,58 @@ async def test_no_list_shows_what_belongs_to_another_tenant(town: Town) -> None:
     assert holes == []
     seen = await town.clients["operator"].get("/v1/jobs", params={"tenant": "acme"})
     assert town.things["job"] in seen.text
+
+
+async def test_tracebacks_are_for_operators(town: Town) -> None:
+    """A traceback shows the code, the paths and the libraries of the worker, which usually belongs to the operator."""
+    body = {"kind": "broken", "arguments": {"text": "https://me:hunter2abc@x.example/?api_key=hunter3abc"}}
+    failed = (await town.clients["own"].post("/v1/jobs", json=body)).json()["id"]
+    await town.served.settle()
+    things = {**town.things, "job": failed, "finished": failed}
+    holes: list[tuple[object, ...]] = []
+    for row in sorted(rows_of(town.served.api), key=lambda row: "show" not in row.path and row.method != "GET"):
+        for who in ("own", "own worker", "worker"):
+            reply = await town.ask(who, row, things)
+            if shows_traceback(reply.text):
+                holes.append((who, *row, reply.text))
+    assert holes == []
+    shown = (await town.clients["operator"].get(f"/v1/jobs/{failed}")).json()["errors"][0]
+    assert "conftest.py" in shown["traceback"]
+    assert "hunter" not in shown["traceback"] + shown["message"]
+
+
+def shows_traceback(text: str) -> bool:
+    return "Traceback (most" in text or "conftest.py" in text
+
+
+@pytest.mark.parametrize("query", ["state=failed", "error_code=ValueError", "kind=broken", "key=order-7"])
+async def test_no_list_of_dead_letters_shows_a_traceback(town: Town, query: str) -> None:
+    """The matrix asks for lists without filters; a filtered list may be read in another way."""
+    body = {"kind": "broken", "arguments": {"text": "x"}, "key": "order-7"}
+    failed = (await town.clients["own"].post("/v1/jobs", json=body)).json()["id"]
+    await town.served.settle()
+    shown = (await town.clients["own"].get(f"/v1/jobs?{query}")).text
+    assert (failed in shown, shows_traceback(shown)) == (True, False)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_no_live_frame_shows_a_traceback(town: Town, transport: str) -> None:
+    """A stream is not read by the matrix. It tells everything about a job as it happens, failures included."""
+    key = {"Authorization": town.clients["own"].headers["Authorization"]}
+    failed = (await town.clients["own"].post("/v1/jobs", json={"kind": "broken", "arguments": {"text": "x"}})).json()[
+        "id"
+    ]
+    async with TRANSPORTS[transport](town.served.url, key, follow=failed) as watcher:
+        await watcher.until(has(failed, "pending"))
+        await town.served.settle()
+        await watcher.until(has(failed, "failed"))
+    assert watcher.jobs[failed]["last_error_code"] == "ValueError"
+    assert not shows_traceback(json.dumps(watcher.events))
+
+
+async def test_the_description_of_the_service_shows_no_traceback(town: Town) -> None:
+    """Everybody may read it; an example with a real traceback would show the machine on which it was made."""
+    assert not shows_traceback((await town.clients["none"].get("/v1/openapi.json")).text)
 
 
 # -- a route without a scope ------------------------------------------------------------------------------------------
@@ -300,3 +395,22 @@ def test_a_scope_that_does_not_exist_is_a_mistake() -> None:
     """A misspelled scope must not become a scope that no caller has or every caller has."""
     with pytest.raises(ValueError, match="jobs:raed"):
         Routes("/v1/fine", "fine").get("", "jobs:raed")(nothing)
+
+
+# -- a verb without a rule --------------------------------------------------------------------------------------------
+
+
+def test_every_verb_says_what_a_caller_of_one_tenant_may_do() -> None:
+    """A verb that is passed on to the store without a comparison serves every tenant to every worker."""
+    assert [verb.path for verb in VERBS if not has_tenant_rule(verb)] == []
+    assert {verb.scope for verb in FOR_OPERATORS} == {Scope.OPERATE}
+
+
+def test_a_verb_without_a_rule_is_not_served() -> None:
+    """The check must not depend on a test: a service with such a verb must not start."""
+    for scope in Scope:
+        verb = Verb("store.reads", "now", "/hole", EmptyRequest, EmptyRequest, scope)
+        with pytest.raises(UsageError, match="/v1/work/hole has no rule for callers of one tenant"):
+            add_route(verb)
+    with pytest.raises(UsageError, match="has no rule"):
+        add_route(PAUSE._replace(scope=Scope.WORK))

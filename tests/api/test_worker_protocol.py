@@ -12,11 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 from msgspec.structs import replace
+from tests.api.every_store import store_url as store_url
 from tests.api.keys import key_for, operator_of
 from tests.api.running_service import Served, run_service
 from tests.api.shared_service import service_in_memory, shared
 
-from leaseway import App, Budget, Limit
+from leaseway import App, Budget, Context, Limit
 from leaseway.api.worker_protocol.routes import store_errors
 from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import (
@@ -31,16 +32,17 @@ from leaseway.domain.errors import (
     UnknownLimit,
     UnknownOutcome,
 )
+from leaseway.domain.exchange import GRANT_MAX
 from leaseway.domain.identity import Role
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
 from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.schedule import Schedule
-from leaseway.stores.http.address import parse_address
-from leaseway.stores.http.client import ServiceClient
+from leaseway.stores.http.client import ServiceClient, parse_address
 from leaseway.stores.http.protocol import VERBS
 from leaseway.stores.http.store import HttpStore
 from leaseway.stores.memory.store import MemoryStore
+from leaseway.system import SystemIds
 from leaseway.telemetry.log import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, id_of, keyed_job, new_job
@@ -89,7 +91,49 @@ async def test_a_worker_needs_no_more_than_an_address_and_a_key(served: Served) 
         worked = await app.run_worker(until_empty=True)
     assert (worked.settled, worked.lost, worked.is_clean) == (30, 0, True)
     jobs = [await served.app.find(id_) for id_ in ids]
-    assert [job.result for job in jobs if job is not None] == [str(n + 1) for n in range(30)]
+    assert [job.result for job in jobs if job is not None] == [n + 1 for n in range(30)]
+
+
+async def test_results_that_exceed_one_request_are_sent_in_several(tmp_path: Path) -> None:
+    """A worker whose jobs end together must not stop because their results do not fit into one request."""
+
+    def with_long_results(app: App) -> App:
+        @app.job
+        async def long(number: int) -> str:
+            await started.wait()
+            return "x" * 250_000
+
+        return app
+
+    started, count = asyncio.Event(), 100
+    async with run_service(with_long_results(App(f"sqlite:///{tmp_path / 'work.db'}"))) as served:
+        await served.app.submit_many([served.app.bind("long", {"number": n}) for n in range(count)])
+        async with with_long_results(App(served.url)) as app:
+            asyncio.get_running_loop().call_later(1, started.set)
+            worked = await app.run_worker(until_empty=True, concurrency=count)
+    assert (worked.settled, worked.lost, worked.is_clean) == (count, 0, True)
+
+
+async def test_a_worker_reaches_its_concurrency_with_several_claims(tmp_path: Path) -> None:
+    """One answer of a service has a bounded number of jobs. Slots that stay empty would waste the worker."""
+    count, running, all_run = 2 * GRANT_MAX + 5, 0, asyncio.Event()
+
+    def with_waiting_jobs(app: App) -> App:
+        @app.job
+        async def wait(number: int) -> None:
+            nonlocal running
+            running += 1
+            if running == count:
+                all_run.set()
+            await all_run.wait()
+
+        return app
+
+    async with run_service(with_waiting_jobs(App(f"sqlite:///{tmp_path / 'work.db'}"))) as served:
+        await served.app.submit_many([served.app.bind("wait", {"number": n}) for n in range(count)])
+        async with with_waiting_jobs(App(served.url)) as app:
+            worked = await app.run_worker(until_empty=True, concurrency=count)
+    assert (worked.settled, worked.lost, worked.is_clean) == (count, 0, True)
 
 
 async def test_a_tenants_program_submits_by_the_same_address(served: Served) -> None:
@@ -139,11 +183,12 @@ async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
     mine = world((await key_for(served, "acme", Role.WORKER)).text)
     await served.service.world.store.jobs.submit([new_job(1, tenant="acme")])
     (lease,) = await ContractWorker(mine.store).claim(1)
+    child = new_job(2, tenant="acme", id=SystemIds().job(), kind="add", payload='{"a":1}')
     with pytest.raises(StoreRefused, match="tenant acme only"):
-        await ContractWorker(mine.store).settle(done(lease, children=(new_job(2, tenant="globex"),)))
+        await ContractWorker(mine.store).settle(done(lease, children=(replace(child, tenant="globex"),)))
     with pytest.raises(BadValue, match="needs"):
-        await ContractWorker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme", needs="no json"),)))
-    await ContractWorker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme"),)))
+        await ContractWorker(mine.store).settle(done(lease, children=(replace(child, needs="no json"),)))
+    await ContractWorker(mine.store).settle(done(lease, children=(child,)))
     with pytest.raises(StoreRefused, match="schedules belong to all tenants"):
         await mine.store.schedules.declare([Schedule(name="nightly", kind="add", cron="0 3 * * *")])
     with pytest.raises(StoreRefused, match="undefined limits"):
@@ -205,16 +250,40 @@ async def test_who_is_not_known_is_told_how_to_be(
     ("path", "body", "field"),
     [
         ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "{}", "lease_us": 10**15}]}, "lease_us"),
+        ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "{}", "lease_us": 0}]}, "lease_us"),
+        (
+            "/exchange",
+            {
+                "worker": "w",
+                "settlements": [
+                    {
+                        "id": "1",
+                        "token": "t",
+                        "state": "done",
+                        "children": [{"id": "2", "kind": "k", "payload": "{}", "lease_us": 0}],
+                    }
+                ],
+            },
+            "lease_us",
+        ),
         ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "{}", "priority": 5_000}]}, "priority"),
         ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "no json"}]}, "payload"),
         ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "{}", "delay_us": 10**30}]}, "too large"),
         ("/exchange", {"worker": ""}, "worker"),
         ("/exchange", {"worker": "w", "wants": {"queues": ["q"], "count": 10**6, "token": "t"}}, "wants.count"),
+        (
+            "/exchange",
+            {"worker": "w", "settlements": [{"id": "1", "token": "t", "state": "leased"}]},
+            "settlements.state",
+        ),
         ("/renew", {"leases": [{"id": "1", "token": "t", "lease_us": 0}]}, "leases.lease_us"),
         ("/limits/acquire", {"asks": []}, "asks"),
         ("/limits/declare", {"definitions": [{"name": "x"}]}, "limits nothing"),
         ("/limits/change", {"definition": {"name": "x", "concurrency": 1}, "expected": 2**40}, "expected"),
+        ("/limits/acquire", {"asks": [{"name": "x", "limit": "x"}], "holder": "h" * 201}, "holder"),
         ("/budgets/hold", {"id": "", "lines": [], "ttl_us": 1}, "hold"),
+        ("/budgets/hold", {"id": "h", "lines": [], "ttl_us": 1, "owner": "o" * 201}, "owner"),
+        ("/budgets/settle", {"id": "h", "actuals": {}, "owner": "o" * 201}, "owner"),
         ("/jobs/show", {"job": "1", "more": 1}, "more"),
     ],
 )
@@ -389,3 +458,35 @@ def test_a_key_stays_with_its_service() -> None:
     store = app.world.store
     assert isinstance(store, HttpStore)
     assert store.line.address.key is None
+
+
+async def test_a_refused_child_fails_its_job_and_no_other(served: Served) -> None:
+    """The service refuses the whole exchange, because it is one transaction. The worker must find the job whose child
+    is refused, report the error there, and settle all others.
+    """
+    key = (await key_for(served, "acme", Role.WORKER)).text
+    store = served.service.world.store
+    async with with_jobs(App(served.url, key=key)) as app:
+
+        @app.job
+        async def parent(ctx: Context, into: str) -> str:
+            ctx.submit(app.bind("add", {"a": 1}, queue=into))
+            return "done"
+
+        queues = ["fine", "imports:ocm", "fine", "imports:ocm", "fine"]
+        jobs = [
+            new_job(number, tenant="acme", kind="parent", payload=f'{{"into":"{queue}"}}')
+            for number, queue in enumerate(queues, start=1)
+        ]
+        await store.jobs.submit([*jobs, new_job(9, tenant="acme", kind="add", payload='{"a":1}')])
+        worked = await app.run_worker(until_empty=True, queues=["default"])
+    assert worked.is_clean
+    found = [await store.reads.job(job.id) for job in jobs]
+    assert [job and job.state.value for job in found] == ["done", "failed", "done", "failed", "done"]
+    assert [job and job.last_error_code for job in found] == [None, "child_refused", None, "child_refused", None]
+    (error,) = await store.reads.errors(jobs[1].id)
+    assert "queue: queues that start with imports: are reserved" in error.message
+    assert len(await store.reads.jobs(JobFilter(queue="fine"))) == 3
+    other = await store.reads.job(id_of(9))
+    assert other is not None
+    assert other.state is State.DONE

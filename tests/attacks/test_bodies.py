@@ -73,6 +73,8 @@ async def test_every_route_that_reads_a_body_reads_it_strictly(tmp_path: Path) -
             if (found := await sent(served, way.to(), name, way.method)) != expected(name)
             # The resource in the path does not exist, so the body is not read.
             and not (found == "404 not_found" and "{" in way.path)
+            # A log-in has very small bodies.
+            and not (found == "413 too_large" and way.path == "/v1/session")
         ]
     assert holes == []
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 import msgspec
+from tests.api.every_store import store_url as store_url
 from tests.api.running_service import Served
 from tests.attacks.extreme_values import extreme_bodies, sample_body
 from tests.attacks.routes import AttackedRoute, served_routes
 
-from leaseway.api.routing import DESCRIPTIONS
+from leaseway.api.routing import route_descriptions
 from leaseway.stores.http.protocol import VERBS
 
 JSON = {"Content-Type": "application/json"}
@@ -48,7 +49,8 @@ async def test_no_number_from_a_worker_breaks_the_store(served: Served) -> None:
 async def test_no_number_from_a_client_breaks_the_store(served: Served) -> None:
     """A number that the database cannot hold must be the client's error, not a failure of the service."""
     described = served.api.openapi()["paths"]
-    by_name = {each.body.__name__: each.body for each in DESCRIPTIONS.values() if each.body is not None}
+    descriptions = route_descriptions(served.api.routes).values()
+    by_name = {each.body.__name__: each.body for each in descriptions if each.body is not None}
     holes: list[tuple[object, ...]] = []
     seen = 0
     for path, methods in described.items():

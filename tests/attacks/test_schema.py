@@ -18,8 +18,7 @@ from tests.api.keys import bearer
 from tests.attacks.processes import service
 
 from leaseway import App
-from leaseway.domain.api_key import KeyRequest
-from leaseway.domain.identity import Role
+from leaseway.domain.identity import KeyRequest, Role
 from leaseway.system import random_text
 from leaseway.worker.api_keys import MadeKey, make
 

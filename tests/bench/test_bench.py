@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from benchmarks.postgres.contestants import peer
 from benchmarks.postgres.database import new_database, pinned_snapshot
-from benchmarks.postgres.setups import CELERY, PGQUEUER, PROCRASTINATE, RAW, Peer
+from benchmarks.postgres.setups import CELERY, CELERY_ON_REDIS, PGQUEUER, PROCRASTINATE, RAW, Peer
 from benchmarks.processes import let_go, ready_workers
 
 from leaseway.bench.processes import command, probed
@@ -60,7 +60,7 @@ def test_a_quick_run_of_the_benchmarks_ends_with_its_figures(case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["idle"])  # the other cases consist of the same parts
+@pytest.mark.parametrize("case", ["idle", "crowd"])  # the other cases consist of the same parts
 def test_a_quick_run_on_postgresql_ends_with_its_figures(case: str) -> None:
     """The published comparison is about PostgreSQL, so its benchmark must work as well."""
     if case == "idle" and not Path("/proc/self/schedstat").exists():
@@ -71,6 +71,43 @@ def test_a_quick_run_on_postgresql_ends_with_its_figures(case: str) -> None:
     assert "PostgreSQL 1" in answer.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["submit"])  # the other cases consist of the same parts
+def test_a_quick_run_on_mongodb_ends_with_its_figures(case: str) -> None:
+    """A contestant that is set up wrongly stops it, and no figure is written by hand."""
+    answer = ran([sys.executable, "-m", "benchmarks", "--quick", f"mongodb_{case}"])
+    assert answer.returncode == 0, answer.stderr
+    assert f"./dev bench --quick mongodb_{case}" in answer.stdout
+    assert "MongoDB " in answer.stdout
+
+
+@pytest.mark.slow
+def test_a_quick_run_with_calls_ends_with_its_figures() -> None:
+    """Each contestant must make every call, or its rate would be that of something else."""
+    answer = ran([sys.executable, "-m", "benchmarks", "--quick", "clients", "metered"])
+    assert answer.returncode == 0, answer.stderr
+    assert "share of bare aiohttp" in answer.stdout
+    assert "with limit and budget" in answer.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "figure"),
+    [
+        ("lanes_sqlite", "drain from one lane with 250 lanes used up, share of none"),
+        ("growth_memory", "memory of a worker after"),
+        ("profile_sqlite", "SQLite, run, with one call: HTTP library"),
+    ],
+)
+def test_a_quick_run_on_sqlite_ends_with_its_figures(case: str, figure: str) -> None:
+    """Each of them has a worker program of its own, which only the benchmark starts."""
+    if case == "profile_sqlite" and not Path("/proc/self/schedstat").exists():
+        pytest.skip("the processor time of threads is read from /proc")
+    answer = ran([sys.executable, "-m", "benchmarks", "--quick", case])
+    assert answer.returncode == 0, answer.stderr
+    assert figure in answer.stdout
+
+
 def test_a_case_of_another_store_is_refused() -> None:
     """Running nothing without an error would look like success."""
     answer = ran([sys.executable, "-m", "benchmarks", "--store", "sqlite", "postgres_drain"])
@@ -79,10 +116,10 @@ def test_a_case_of_another_store_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", [RAW, PGQUEUER, PROCRASTINATE, CELERY], ids=lambda who: who.name)
+@pytest.mark.parametrize("who", [RAW, PGQUEUER, PROCRASTINATE, CELERY, CELERY_ON_REDIS], ids=lambda who: who.name)
 def test_a_peer_completes_every_job(who: Peer, server: PostgresServer, tmp_path: Path) -> None:
     """A peer that is set up wrongly is slow, and the comparison would be unfair."""
-    if who is not RAW and not find_spec(who.name.lower()):
+    if who is not RAW and not find_spec(who.name.split()[0].lower()):
         pytest.skip(f"{who.name} is in the group bench: ./dev bench installs it")
     for workers in (1, 2) if who in (RAW, PGQUEUER) else (1,):
         assert peer(server.url, who, who.setups[0], 50, workers)(tmp_path) > 0

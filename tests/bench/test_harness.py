@@ -1,11 +1,15 @@
 """The arithmetic behind the published benchmark results."""
 
+import sys
 from datetime import date
 from pathlib import Path
 
 import pytest
+from benchmarks import charts
+from benchmarks.__main__ import BENCHES
 from benchmarks.harness import Figure, Target, in_turns, median, orders, shown, spread
-from benchmarks.processes import rate_of
+from benchmarks.postgres.cases import Rate
+from benchmarks.processes import rate_of, run_together, start_seconds
 from benchmarks.results import as_markdown, between_markers, markers, provenance, write
 
 from leaseway.bench.measure import percentile
@@ -52,6 +56,14 @@ def test_workers_that_ran_together_are_timed_from_the_first_claim_to_the_last_se
     assert rate_of([first, second, idle], 100) == 25.0
 
 
+def test_the_start_of_processes_is_measured_and_counts_once() -> None:
+    """A worker that needs seconds to start looks as fast as another one if only its rate is shown."""
+    says = 'import time; print(flush=True); input(); print(\'{"count": 1, "begun_ns": %d}\' % time.monotonic_ns())'
+    (figures,) = run_together([[sys.executable, "-c", says]])
+    assert 0 < start_seconds([figures, {"start_ns": 1}]) == figures["start_ns"] / 1e9
+    assert Rate(100, start_seconds=3, jobs=100).with_start() == 25
+
+
 @pytest.mark.parametrize("settled", [99, 101])
 def test_a_job_that_was_lost_or_done_twice_spoils_the_measurement(settled: int) -> None:
     """A queue that loses or repeats jobs can be fast without being correct."""
@@ -92,6 +104,15 @@ def test_the_table_has_a_row_for_each_figure() -> None:
     assert rows[2] == "| drain | ≥ 20,000 jobs/s | 1,234 jobs/s | **MISSED** | 5 rounds |"
 
 
+def test_rates_with_start_up_have_a_column_if_there_are_any() -> None:
+    """The column must not appear in the tables of other suites, and charts read the measured values."""
+    figures = [Figure("drain", 10, "jobs/s", None, "5 rounds", 4), Figure("memory", 35, "MB")]
+    header, _, drain, memory = as_markdown(figures).splitlines()
+    assert header == "| figure | target | measured |  | with start-up | how |"
+    assert drain == "| drain |  | 10 jobs/s |  | 4 jobs/s | 5 rounds |"
+    assert memory == "| memory |  | 35 MB |  |  |  |"
+
+
 def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> None:
     """Text around the figures, and the figures of other stores, must survive every run."""
     file = tmp_path / "RESULTS.md"
@@ -117,8 +138,34 @@ def test_the_results_say_where_they_come_from() -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("suite", ["sqlite", "postgres", "limits"])
+@pytest.mark.parametrize("suite", [*BENCHES, charts.NAME])
 def test_the_published_page_has_its_markers(suite: str) -> None:
     """Without them `--write` would fail after an hour of measuring."""
     page = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
     assert "new" in between_markers(page.read_text("utf-8"), suite, "new")
+
+
+TABLE = """
+<!-- sqlite: written by ./dev bench --write -->
+| figure | target | measured |  | how |
+| --- | --- | --- | --- | --- |
+| drain | ≥ 20,000 jobs/s | 26,500 jobs/s | met | 5 rounds |
+| drain, times huey | ≥ 8 × | 8.24 × | met | best of 6 |
+<!-- end of sqlite -->
+<!-- mongodb: written by ./dev bench --write -->
+| MongoDB, drain, one worker |  | 1,325 jobs/s |  | one round |
+<!-- end of mongodb -->
+"""
+
+
+def test_charts_show_the_figures_of_the_tables() -> None:
+    """A chart that was drawn by hand would keep the figures of an older run."""
+    drawn = charts.draw(TABLE)
+    assert f"  SQLite   26,500 jobs/s  {'█' * 40}  (target ≥ 20,000 jobs/s)\n  MongoDB   1,325 jobs/s  ██\n" in drawn
+    assert drawn.count("?") == 2, "a question without figures is left out"
+
+
+def test_the_published_charts_are_those_of_the_published_tables() -> None:
+    """A table that was changed by hand needs `python -m benchmarks.charts`."""
+    text = charts.RESULTS.read_text("utf-8")
+    assert between_markers(text, charts.NAME, charts.draw(text)) == text

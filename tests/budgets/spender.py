@@ -1,4 +1,5 @@
-"""One worker of the campaign: it holds, dispatches, calls the provider and settles; slow, twice and late at random.
+"""One worker of the campaign: some calls at once, each of which is held, dispatched, made and settled; slow, twice and
+late at random. Holds and settlements travel together, as in a real worker.
 
     python -m tests.budgets.spender ADDRESS PROVIDER SEED [refunding]
 
@@ -17,13 +18,18 @@ from contextlib import asynccontextmanager
 from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldDenied, HoldGranted, HoldUsed
 from leaseway.domain.budgets.holds import void_hold
 from leaseway.domain.errors import TransientError
-from leaseway.ports.ledger import Ledger
+from leaseway.ports.ledger import HoldRequest, Ledger, SettleHoldRequest
+from leaseway.stores.mongodb.budgets import MongoLedger
 from leaseway.stores.postgres.budgets import PostgresLedger
-from leaseway.stores.sqlite import budgets as sqlite
+from leaseway.stores.sqlite import budget_transaction
 from leaseway.stores.sqlite.budgets import SqliteLedger
 from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.telemetry.log import NoEvents
+from leaseway.worker.ledger_client import LedgerClient
 
 TTL_US = 150_000
+SLOTS = 3
+"""Calls at once."""
 LIMITS = {"provider": 40, "tenant:0": 10, "tenant:1": 15, "tenant:2": 20}
 DEFINITIONS = [
     Budget("provider", usd=40, over="fail").definition,
@@ -45,13 +51,19 @@ async def opened(address: str) -> AsyncIterator[Ledger]:
         yield ledger
         await ledger.close()
         return
+    if address.startswith("mongodb:"):
+        mongo = MongoLedger(address)
+        await mongo.open()
+        yield mongo
+        await mongo.close()
+        return
     store = SqliteStore(address, now_us=now_us)
     await store.open()
     yield SqliteLedger(store.database)
     await store.close()
 
 
-async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) -> bool:
+async def spend(ledger: Ledger, client: LedgerClient, provider: int, id_: str, chance: random.Random) -> bool:
     """Make one call; false if the budget does not cover it."""
     amount = chance.randint(MICRO // 10, MICRO)
     tenant = chance.randrange(3)
@@ -59,7 +71,7 @@ async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) 
     chance.shuffle(lines)
     at_once = chance.random() < 0.5
     for _ in range(chance.choice([1, 1, 2])):  # a lost reply is repeated
-        answer = await ledger.hold(id_, lines, TTL_US, owner=id_, dispatch=at_once)
+        answer = await client.hold(HoldRequest(id_, tuple(lines), TTL_US, id_, at_once))
     if isinstance(answer, HoldDenied):
         return False
     if isinstance(answer, HoldUsed):
@@ -73,13 +85,13 @@ async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) 
     os.write(provider, f"tenant:{tenant} {cost}\n".encode())
     await asyncio.sleep(chance.choice([0, 0.005, 0.02, 0.3]))
     for _ in range(chance.choice([0, 1, 1, 1, 2])):  # some calls are never settled
-        await ledger.settle(id_, {"usd": cost})
+        await client.settle(SettleHoldRequest(id_, {"usd": cost}))
     return True
 
 
 def refund() -> None:
     """Remove the safeguard: refund an expired hold although its call may have been made."""
-    names = vars(sqlite)
+    names = vars(budget_transaction)
     assert "expire_hold" in names, "the function has another name now, so nothing would be removed"
     names["expire_hold"] = void_hold
 
@@ -87,16 +99,22 @@ def refund() -> None:
 async def work(address: str, path: str, seed: str, sabotage: str = "") -> None:
     if sabotage == "refunding":
         refund()
-    chance = random.Random(seed)
     provider = os.open(path, os.O_WRONLY | os.O_APPEND)
-    async with opened(address) as ledger:
-        for number in range(100_000):
-            try:
-                await ledger.expire(10)
-                if not await spend(ledger, provider, f"{seed}:{number}", chance):
-                    await asyncio.sleep(0.02)
-            except TransientError:
-                continue
+    async with opened(address) as ledger, asyncio.TaskGroup() as group:
+        client = LedgerClient(ledger, NoEvents())
+        for slot in range(SLOTS):
+            group.create_task(keep_spending(ledger, client, provider, f"{seed}:{slot}"))
+
+
+async def keep_spending(ledger: Ledger, client: LedgerClient, provider: int, seed: str) -> None:
+    chance = random.Random(seed)
+    for number in range(100_000):
+        try:
+            await ledger.expire(10)
+            if not await spend(ledger, client, provider, f"{seed}:{number}", chance):
+                await asyncio.sleep(0.02)
+        except TransientError:
+            continue
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldAnswer, HoldGranted
 from leaseway.domain.budgets.holds import Hold, HoldStep, Lines, place_hold, void_hold
 from leaseway.domain.errors import TerminalError
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger
-from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.memory.budgets import MemoryLedger, want_line
 from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.stores.sqlite.budgets import SqliteLedger
 from leaseway.stores.sqlite.store import SqliteStore
@@ -37,12 +38,12 @@ class ChecksThenActs(MemoryLedger):
     """As in most other systems, the limit is checked first and booked a moment later."""
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
-        now, wants = self._state.now_us(), [self._want(*line) for line in lines]
-        answer, step = place_hold(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
+        now, wants = self._state.now_us(), [want_line(self._state, *line) for line in lines]
+        answer, step = place_hold(id, wants, self._state.read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
         await asyncio.sleep(0)
         if step is not None:
-            facts = tuple(type(move)(*(getattr(move, f) for f in move.__struct_fields__[:-1])) for move in step.moves)
-            self._apply(HoldStep(step.hold, facts), now)
+            facts = tuple(replace(move, overdraft_allowed_micros=None) for move in step.moves)
+            self._state.apply(HoldStep(step.hold, facts), now)
         return answer
 
 

@@ -97,6 +97,7 @@ def test_amounts_survive_being_shown(micros: int) -> None:
 
 
 def test_a_budget_is_what_was_written() -> None:
+    """An amount or a policy that is read differently would spend money that nobody allowed."""
     budget = Budget("maps-spend", usd=25, every="day", tz="Europe/Zurich", overdraft="2.5", over="fail")
     assert budget.definition == BudgetDefinition(
         name="maps-spend",

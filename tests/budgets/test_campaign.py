@@ -16,6 +16,7 @@ from tests.budgets.spender import DEFINITIONS, LIMITS, opened
 from leaseway.domain.budgets.balances import BudgetWindow
 from leaseway.domain.budgets.budget import MICRO
 from leaseway.ports.ledger import Ledger
+from leaseway.testing.mongodb import MongoServer
 from leaseway.testing.postgres import PostgresServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -130,6 +131,11 @@ async def test_workers_killed_at_random_never_overspend_in_sqlite(tmp_path: Path
 async def test_workers_killed_at_random_never_overspend_in_postgresql(server: PostgresServer, tmp_path: Path) -> None:
     """The same must hold for a server, whose clock decides."""
     await campaign(f"{server.url}?schema=campaign", tmp_path / "provider")
+
+
+async def test_workers_killed_at_random_never_overspend_in_mongodb(mongodb: MongoServer, tmp_path: Path) -> None:
+    """There a killed worker may leave a transaction behind, with which the others conflict."""
+    await campaign(mongodb.url.replace("/leaseway?", "/campaign?"), tmp_path / "provider")
 
 
 async def test_refunding_what_may_have_been_called_overspends_in_a_fleet(tmp_path: Path) -> None:

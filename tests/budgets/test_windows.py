@@ -44,6 +44,7 @@ def hours(window: CalendarWindow) -> float:
 @pytest.mark.parametrize(
     ("every", "label", "start", "end"),
     [
+        ("minute", "2026-11-15T14:30+01:00", (2026, 11, 15, 13, 30), (2026, 11, 15, 13, 31)),
         ("hour", "2026-11-15T14+01:00", (2026, 11, 15, 13), (2026, 11, 15, 14)),
         ("day", "2026-11-15", (2026, 11, 14, 23), (2026, 11, 15, 23)),
         ("week", "2026-W46", (2026, 11, 8, 23), (2026, 11, 15, 23)),
@@ -83,6 +84,30 @@ def test_the_hour_that_comes_twice_is_two_windows() -> None:
     assert hours(first) == hours(second) == 1
 
 
+def test_the_minute_that_comes_twice_is_two_windows() -> None:
+    """The labels of the two must differ, because a label is part of the window's key."""
+    first, second = (
+        window_at(Every.MINUTE, "Europe/Zurich", at(2026, 10, 25, 2, 30, tz="Europe/Zurich", fold=fold))
+        for fold in (0, 1)
+    )
+    assert (first.label, second.label) == ("2026-10-25T02:30+02:00", "2026-10-25T02:30+01:00")
+    assert second.start - first.start == HOUR_US
+
+
+def test_the_hour_that_is_skipped_has_no_window() -> None:
+    """A window without a moment could hold money that no call can spend."""
+    windows = windows_from(Every.HOUR, "Europe/Zurich", at(2026, 3, 29, 1, tz="Europe/Zurich"), 2)
+    assert [window.label for window in windows] == ["2026-03-29T01+01:00", "2026-03-29T03+02:00"]
+    minutes = windows_from(Every.MINUTE, "Europe/Zurich", at(2026, 3, 29, 1, 59, tz="Europe/Zurich"), 2)
+    assert [window.label for window in minutes] == ["2026-03-29T01:59+01:00", "2026-03-29T03:00+02:00"]
+
+
+def test_hours_start_where_the_local_clock_starts_them() -> None:
+    """Kathmandu is 5:45 ahead of UTC. A user there reads hours from a local clock."""
+    window = window_at(Every.HOUR, "Asia/Kathmandu", at(2026, 5, 4, 12, 10))
+    assert (window.label, window.start) == ("2026-05-04T17+05:45", at(2026, 5, 4, 11, 15))
+
+
 def test_an_hour_in_which_the_clock_is_set_is_cut_in_two() -> None:
     """Lord Howe changes its clocks by half an hour; the repeated half hour must not be counted twice."""
     tz = "Australia/Lord_Howe"
@@ -95,6 +120,18 @@ def test_an_hour_in_which_the_clock_is_set_is_cut_in_two() -> None:
     assert windows[1] == window_at(Every.HOUR, tz, windows[1].start) == window_at(Every.HOUR, tz, windows[1].end - 1)
 
 
+def test_an_hour_that_the_clock_leaves_early_ends_there() -> None:
+    """Pyongyang set its clocks from 23:30 to midnight. The rest of that hour would overlap the first hour of the day,
+    and its money could be spent twice."""
+    tz = "Asia/Pyongyang"
+    first, second = windows_from(Every.HOUR, tz, at(2018, 5, 4, 23, 10, tz=tz), 2)
+    assert [(window.label, hours(window)) for window in (first, second)] == [
+        ("2018-05-04T23+08:30", 0.5),
+        ("2018-05-05T00+09:00", 1),
+    ]
+    assert first.end == second.start
+
+
 def test_weeks_belong_to_the_year_of_their_thursday() -> None:
     """1 January 2027 lies in the last week of 2026; two labels for one week would be two budgets."""
     labels = {window_at(Every.WEEK, "UTC", at(*day)).label for day in ((2026, 12, 28), (2027, 1, 1), (2027, 1, 3))}
@@ -103,7 +140,7 @@ def test_weeks_belong_to_the_year_of_their_thursday() -> None:
 
 
 @given(
-    every=st.sampled_from([Every.HOUR, Every.DAY, Every.WEEK, Every.MONTH]),
+    every=st.sampled_from([Every.MINUTE, Every.HOUR, Every.DAY, Every.WEEK, Every.MONTH]),
     tz=st.sampled_from(ZONES),
     instant=st.integers(at(2010, 1, 1), at(2040, 1, 1)),
 )

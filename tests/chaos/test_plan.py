@@ -59,4 +59,6 @@ def test_a_seed_is_a_schedule() -> None:
 
 def test_every_fault_comes_before_one_comes_twice() -> None:
     """A short campaign must cover as many kinds of fault as possible."""
-    assert {each.fault.name for each in islice(schedule("7", SCALE), len(FAULTS))} == set(FAULTS)
+    assert {each.fault.name for each in islice(schedule("7", SCALE), len(FAULTS["postgres"]))} == set(
+        FAULTS["postgres"]
+    )

@@ -4,13 +4,19 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, time, timedelta
 from typing import TypeVar
 
 import pytest
 from tests.cli.place import Place
+from tests.worker.observe import close_lanes, count_closed
 
+from leaseway import App, Budget, Context
 from leaseway.domain.budgets.budget import MICRO, Charge
+from leaseway.domain.budgets.rebooking import hold_id
+from leaseway.domain.ids import JobId
 from leaseway.ports.ledger import Ledger
+from leaseway.ports.store import Store
 from leaseway.wiring import open_ledger, store_at
 
 T = TypeVar("T")
@@ -18,18 +24,22 @@ URL = "sqlite:///work.db"
 HOUR_US = 3_600_000_000
 
 
-def with_ledger(use: Callable[[Ledger], Awaitable[T]]) -> T:
+def with_store(use: Callable[[Store], Awaitable[T]]) -> T:
     """As another worker would."""
 
     async def run() -> T:
         store = store_at(URL)
         await store.open()
         try:
-            return await use(open_ledger(store, URL))
+            return await use(store)
         finally:
             await store.close()
 
     return asyncio.run(run())
+
+
+def with_ledger(use: Callable[[Ledger], Awaitable[T]]) -> T:
+    return with_store(lambda store: use(open_ledger(store, URL)))
 
 
 def spend(name: str, micros: int, id_: str = "call-1", budget: str | None = None) -> None:
@@ -40,8 +50,8 @@ def spend(name: str, micros: int, id_: str = "call-1", budget: str | None = None
     with_ledger(call)
 
 
-def hold(name: str, micros: int, id_: str) -> None:
-    with_ledger(lambda ledger: ledger.hold(id_, ((Charge(name, name), micros),), HOUR_US))
+def hold(name: str, micros: int, id_: str, budget: str | None = None) -> None:
+    with_ledger(lambda ledger: ledger.hold(id_, ((Charge(name, budget or name), micros),), HOUR_US))
 
 
 @pytest.fixture
@@ -165,7 +175,7 @@ def test_a_change_names_the_old_and_the_new_one_and_keeps_the_rest(place: Place)
         (["--every", "day"], "budget spend: has no amount"),
         (["--usd", "much"], "budget spend: usd: must be a number"),
         (["--usd", "0.0000001"], "must not be finer than a millionth"),
-        (["--usd", "1", "--every", "fortnight"], "budget spend: every: must be one of hour, day, week, month, total"),
+        (["--usd", "1", "--every", "fortnight"], "every: must be one of minute, hour, day, week, month, total"),
         (["--usd", "1", "--tz", "Mars"], "budget spend: tz: unknown time zone 'Mars'"),
         (["--usd", "1", "--amount", "2"], "not both"),
         (["--amount", "2"], "budget spend: has no amount"),
@@ -192,13 +202,13 @@ def test_dollars_do_not_become_tokens(place: Place) -> None:
     assert "nothing to change" in place.run("budgets", "set", "spend").err
 
 
-def test_a_budget_is_forgotten_only_on_purpose_and_never_while_something_is_held(place: Place) -> None:
+def test_a_budget_is_forgotten_only_on_purpose_and_never_while_calls_are_under_way(place: Place) -> None:
     """The journal is removed with it and cannot be restored."""
     place.ok("budgets", "set", "spend", "--usd", "1")
     assert "pass --yes" in place.run("budgets", "forget", "spend").err
-    hold("spend", MICRO, "call")
-    assert "has open holds" in place.run("budgets", "forget", "spend", "--yes").err
-    with_ledger(lambda ledger: ledger.void("call"))
+    with_ledger(lambda ledger: ledger.hold("call", ((Charge("spend", "spend"), MICRO),), HOUR_US, dispatch=True))
+    assert "has calls under way" in place.run("budgets", "forget", "spend", "--yes").err
+    with_ledger(lambda ledger: ledger.settle("call", {}))
     assert place.ok("budgets", "forget", "spend", "--yes").out == "budget spend: forgotten, with its journal\n"
     assert place.json("budgets") == {"budgets": []}
 
@@ -211,5 +221,207 @@ def test_a_budget_is_paused_and_resumed(place: Place) -> None:
     assert "was already paused" in place.ok("budgets", "pause", "spend").out
     assert place.ok("budgets", "set", "spend", "--usd", "6").out.startswith("budget spend: 6 usd per day, paused")
     assert ", paused" in place.ok("budgets").out
-    assert place.json("budgets", "resume", "spend") == {"name": "spend", "paused": False, "version": 4}
+    answer = {"name": "spend", "paused": False, "version": 4, "brought_forward": 0}
+    assert place.json("budgets", "resume", "spend") == answer
     assert place.run("budgets", "pause", "unknown").code == 2
+
+
+# -- jobs that wait for a later window ------------------------------------------------------------------------------
+
+
+def wait_for_tomorrow(tenant: str | None = None) -> str:
+    """A job that waits for tomorrow, because its budget is used up today. `tenant`: the budget is that of a tenant."""
+    budget = "spend" if tenant is None else "spend:{tenant}"
+    name = budget.format(tenant=tenant)
+    owner = tenant or "default"
+
+    tomorrow = datetime.combine(datetime.now(UTC).date() + timedelta(days=1), time(), UTC)
+
+    async def submit() -> JobId:
+        async with App(URL) as app:
+
+            @app.job(budget=Budget(budget, usd=1), cost_usd=1)
+            async def call(ctx: Context) -> None: ...
+
+            return (await call.options(run_at=tomorrow, tenant=owner).submit()).id
+
+    job = asyncio.run(submit())
+    spend(name, MICRO, f"call of {owner}", budget)
+    hold(name, MICRO, hold_id(owner, job, 1, 1), budget)
+    return job
+
+
+def test_raising_a_budget_says_how_many_jobs_it_brings_forward(place: Place) -> None:
+    """56 jobs waited for two days although the raised budget had room, and no command brought them forward."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    id_ = wait_for_tomorrow()
+    assert place.ok("budgets", "rebook", "spend").out == "budget spend: brought forward 0 jobs\n"
+    assert "brought forward 1 job that waited" in place.ok("budgets", "set", "spend", "--usd", "2").out
+    assert place.json("jobs", "why", id_)["code"] == "ready"
+    assert place.json("budgets", "rebook", "spend") == {"name": "spend", "brought_forward": 0}
+    assert place.run("budgets", "rebook", "unknown").code == 2
+
+
+@pytest.mark.parametrize(
+    "verb", [["set", "spend", "--usd", "2"], ["rebook", "spend"], ["resume", "spend"], ["forget", "spend", "--yes"]]
+)
+def test_scripts_read_how_many_jobs_were_brought_forward(place: Place, verb: list[str]) -> None:
+    """A script that raises a budget decides by this number whether it has raised it enough."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    wait_for_tomorrow()
+    if verb[0] == "resume":
+        place.ok("budgets", "pause", "spend")
+    if verb[0] in ("resume", "rebook"):
+        raise_elsewhere(2)
+    assert place.json("budgets", *verb)["brought_forward"] == 1
+
+
+def test_the_budget_of_one_tenant_is_rebooked_by_its_own_name(place: Place) -> None:
+    """`jobs why` and the list of budgets name the instance, and the jobs of other tenants must stay where they are."""
+    place.ok("budgets", "set", "spend:{tenant}", "--usd", "1", "--every", "day")
+    ours, theirs = wait_for_tomorrow("acme"), wait_for_tomorrow("bolt")
+    raise_elsewhere(2, "spend:{tenant}")
+    assert place.ok("budgets", "rebook", "spend:acme").out == "budget spend:acme: brought forward 1 job\n"
+    assert place.json("jobs", "why", ours)["code"] == "ready"
+    assert place.json("jobs", "why", theirs)["code"] == "budget"
+    assert place.json("budgets", "rebook", "spend:{tenant}")["brought_forward"] == 1
+
+
+def raise_elsewhere(usd: int, name: str = "spend") -> None:
+    """As code that declares a higher budget does: no command is run."""
+    with_ledger(lambda ledger: ledger.definitions.change(Budget(name, usd=usd, every="day").definition))
+
+
+def test_rebooking_says_how_many_jobs_it_brings_forward(place: Place) -> None:
+    """Room that appeared without a command is used when the operator asks for it."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    id_ = wait_for_tomorrow()
+    raise_elsewhere(2)
+    assert place.ok("budgets", "rebook", "spend").out == "budget spend: brought forward 1 job\n"
+    assert place.json("jobs", "why", id_)["code"] == "ready"
+
+
+def test_resuming_a_budget_brings_forward_the_jobs_that_fit(place: Place) -> None:
+    """While it was paused, no job could use what was added to it."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    id_ = wait_for_tomorrow()
+    place.ok("budgets", "pause", "spend")
+    assert "brought forward" not in place.ok("budgets", "set", "spend", "--usd", "2").out
+    assert "brought forward 1 job that waited" in place.ok("budgets", "resume", "spend").out
+    assert place.json("jobs", "why", id_)["code"] == "ready"
+
+
+def test_a_corrected_hold_brings_forward_the_jobs_that_fit_now(place: Place) -> None:
+    """The money that a call did not cost must not stay unused until tomorrow."""
+    place.ok("budgets", "set", "spend", "--usd", "2", "--every", "day")
+    capture("spend", MICRO, "lost")
+    id_ = wait_for_tomorrow()
+    assert place.json("jobs", "why", id_)["code"] == "budget"
+    place.ok("budgets", "settle", "lost", "--usd", "0", "--by", "alice")
+    assert place.json("jobs", "why", id_)["code"] == "ready"
+
+
+@pytest.mark.parametrize("verb", [["set", "spend", "--usd", "9"], ["rebook", "spend"], ["forget", "spend", "--yes"]])
+def test_a_command_opens_the_lanes_of_its_budget(place: Place, verb: list[str]) -> None:
+    """The jobs of a raised budget waited for up to a minute, because a worker had closed their lane."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    wait_for_tomorrow()
+    assert with_store(close_lanes) == 1
+    place.ok("budgets", *verb)
+    assert with_store(count_closed) == 0
+
+
+def test_pausing_a_budget_opens_no_lane(place: Place) -> None:
+    """Workers would claim its jobs, be refused, and close the lanes again."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    wait_for_tomorrow()
+    assert with_store(close_lanes) == 1
+    place.ok("budgets", "pause", "spend")
+    assert with_store(count_closed) == 1
+
+
+def test_why_names_the_budget_and_the_window_for_which_a_job_waits(place: Place) -> None:
+    """A job that "waits for its time" does not show that a raised budget would let it run now."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    id_ = wait_for_tomorrow()
+    (_, tomorrow) = place.json("budgets", "show", "spend")["windows"]
+    told = place.json("jobs", "why", id_)
+    assert told["code"] == "budget"
+    assert "It waits for budget spend: its call may cost 1 usd" in told["text"]
+    assert f"booked in the window {tomorrow['window']}." in told["text"]
+    # Each command is on a line of its own, to be copied.
+    assert place.ok("jobs", "why", id_).out.splitlines()[-2:] == told["advice"].splitlines()
+    assert told["advice"].splitlines()[1] == "If there is room by now: leaseway budgets rebook spend"
+
+
+def test_forgetting_a_budget_brings_forward_the_jobs_that_wait_for_it(place: Place) -> None:
+    """There is no window any more for which they could wait."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    id_ = wait_for_tomorrow()
+    assert "brought forward 1 job" in place.ok("budgets", "forget", "spend", "--yes").out
+    assert "it is not defined" in place.json("jobs", "why", id_)["text"]
+
+
+def test_a_cancelled_job_releases_what_is_booked_for_it(place: Place) -> None:
+    """The amount stayed reserved until tomorrow, for a job that would never run."""
+    place.ok("budgets", "set", "spend", "--usd", "1", "--every", "day")
+    id_ = wait_for_tomorrow()
+    place.ok("jobs", "cancel", id_)
+    assert [window["held"] for window in place.json("budgets", "show", "spend")["windows"]] == ["0", "0"]
+
+
+# -- corrections ------------------------------------------------------------------------------------------------------
+
+
+def capture(name: str, micros: int, *ids: str) -> None:
+    """Calls whose worker died."""
+
+    async def lose(ledger: Ledger) -> None:
+        for id_ in ids:
+            await ledger.hold(id_, ((Charge(name, name), micros),), 1, dispatch=True)
+        await ledger.expire(10)
+
+    with_ledger(lose)
+
+
+def test_captured_holds_are_found_and_corrected_with_the_name_of_the_operator(place: Place) -> None:
+    """After 100 kills 18 % of a budget was charged for calls that were never made, and no command released it."""
+    place.ok("budgets", "set", "spend", "--usd", "25", "--every", "month")
+    assert "no open and no captured holds" in place.ok("budgets", "holds", "spend").err
+    capture("spend", 5 * MICRO, "job:1:1", "job:1:2", "job:1:3")
+    hold("spend", MICRO, "open")
+    out = place.ok("budgets", "holds", "spend").out
+    assert re.search(r"^open +held +1 usd", out, re.MULTILINE)
+    assert re.search(r"^job:1:1 +captured +5 usd", out, re.MULTILINE)
+    told = place.json("budgets", "holds", "spend")["holds"]
+    charged = {each["hold"]: (each["state"], each["lines"][0]["charged"]) for each in told}
+    assert charged == {"open": ("held", None), **{f"job:1:{n}": ("captured", "5") for n in (1, 2, 3)}}
+    evidence = ("--by", "alice", "--reason", "usage report of 3 May")
+    answer = place.ok("budgets", "settle", "job:1:1", "job:1:2", "--usd", "0.5", *evidence)
+    assert re.search(r"^hold job:1:1: spend \d{4}-\d\d: 0\.5 usd \(was 5\)$", answer.out, re.MULTILINE)
+    (settled,) = place.json("budgets", "settle", "job:1:3", "--amount", "0", "--unit", "usd", *evidence)["settled"]
+    assert (settled["by"], settled["corrections"][0]["after"]) == ("alice", "0")
+    (told,) = place.json("budgets")["budgets"]
+    assert told["windows"][0]["spent"] == "1"
+    entries = place.json("budgets", "journal", "spend")["entries"]
+    assert [(each["by"], each["before"], each["spent"]) for each in entries if each["kind"] == "correct"] == [
+        ("alice", "5", "-5"), ("alice", "5", "-4.5"), ("alice", "5", "-4.5"),
+    ]  # fmt: skip
+    assert "alice: 5 to 0.50, usage report of 3 May" in place.ok("budgets", "journal", "spend").out
+    assert place.json("budgets", "audit")["agrees"] is True
+
+
+def test_a_correction_that_cannot_be_made_says_why(place: Place) -> None:
+    """A second correction, or one of a call that settled itself, would falsify the books."""
+    place.ok("budgets", "set", "spend", "--usd", "25")
+    spend("spend", MICRO, "settled")
+    assert "was settled by its call" in place.run("budgets", "settle", "settled", "--usd", "0").err
+    assert "there is no hold 'other'" in place.run("budgets", "settle", "other", "--usd", "0").err
+    capture("spend", MICRO, "a")
+    assert "must be between 0" in place.run("budgets", "settle", "a", "--usd", "-1").err
+    assert "give --usd 0.004" in place.run("budgets", "settle", "a").err
+    assert "give --usd 0.004" in place.run("budgets", "settle", "a", "--amount", "1").err
+    place.ok("budgets", "settle", "a", "--usd", "0", "--by", "alice")
+    place.ok("budgets", "settle", "a", "--usd", "0", "--by", "alice")
+    refused = place.run("budgets", "settle", "a", "--usd", "0.5").err
+    assert "hold a: was settled by alice before; a hold is corrected once" in refused

@@ -6,18 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.cli.place import Place
 
 from leaseway.domain.health import (
     GIB,
+    Finding,
     FindingLevel,
+    find_causes,
     judge_disk,
     judge_log,
     judge_waiting,
     render_bytes,
     render_duration,
 )
-from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ids import SECOND_US, WorkerId
+from leaseway.domain.lane import LaneCount, Pause
+from leaseway.domain.workers import Heartbeat, StoredWorker
 from leaseway.stores.sqlite import health
 from leaseway.stores.sqlite.health import file_system_type
 
@@ -213,6 +218,31 @@ def test_a_queue_that_is_served_but_late_needs_more_workers() -> None:
     (alone,) = judge_waiting({"q": now - HOUR_US}, {"q": now - HOUR_US}, now)
     assert "cannot keep up" in served.text
     assert "no worker serves it" in alone.text
+
+
+def test_a_queue_that_waits_for_something_else_needs_no_worker() -> None:
+    """ "No worker serves it. Start one" beside three idle workers sends an operator to the wrong place at night: the
+    queue is paused, or its budget is spent.
+    """
+    now = 100 * HOUR_US
+    open_lane = LaneCount(queue="q", tenant="acme", ready=5, scheduled=0, leased=0, done=0, failed=0, cancelled=0)
+    shut = replace(open_lane, tenant="globex", closed_until=now + 1, closed_why="budget maps-spend: is spent")
+    idle = StoredWorker(
+        beat=Heartbeat(worker=WorkerId("a"), queues=("q",)), since=0, seen_at=now, drain_requested=False, now=now
+    )
+
+    def told(lanes: list[LaneCount], *pauses: Pause, worker: StoredWorker = idle) -> Finding:
+        causes = find_causes(lanes, pauses, [worker])
+        (finding,) = judge_waiting({"q": now - HOUR_US}, {}, now, causes)
+        return finding
+
+    assert "it is paused" in told([open_lane, shut], Pause("q")).text
+    assert told([open_lane], Pause("q", "acme")).advice == "Resume it: leaseway lanes resume q"
+    assert "budget maps-spend: is spent" in told([shut]).text
+    assert "budget maps-spend: is spent" in told([shut, open_lane], Pause("q", "acme")).text
+    assert "cannot keep up" in told([open_lane, shut]).text
+    lost = replace(idle, seen_at=now - HOUR_US)
+    assert "no worker serves it" in told([shut], worker=lost).text
 
 
 MOUNTS = """\

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.place import Place
 
+from leaseway import AesGcm
 from leaseway.cli.commands.jobs import change
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import JobFilter
@@ -353,3 +354,58 @@ def test_an_age_that_is_none_prunes_nothing(place: Place, time: str) -> None:
     answer = place.run("jobs", "prune", "--older-than", time)
     assert answer.code == 2
     assert len(place.json("jobs", "list")["jobs"]) == 1
+
+
+# -- encryption -------------------------------------------------------------------------------------------------------
+
+SEALED = """
+from leaseway import AesGcm, App, Fail
+
+app = App("sqlite:///work.db", codec=AesGcm({"2026-05": "%s"}))
+
+
+@app.job(attempts=1)
+async def treat(ctx, name: str) -> None:
+    ctx.progress(1, 2, name)
+    raise Fail(f"{name} is not in")
+"""
+
+
+def test_an_encrypted_job_is_shown_with_a_key_only(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator without the key must see which key it needs, and nothing of the contents."""
+    key = AesGcm.new_key()
+    (place.folder / "sealed.py").write_text(SEALED % key)
+    id_ = place.json("submit", "sealed:app", "treat", "name=anna")["id"]
+    assert place.process("work", "sealed:app", "--until-empty").code == 0
+    for argv in (["jobs", "show", id_], ["jobs", "list"], ["jobs", "why", id_]):
+        for more in ([], ["--json"], ["--traceback"]):
+            answer = place.ok(*argv, *more)
+            assert "anna" not in answer.out + answer.err
+    shown = place.ok("jobs", "show", id_).out
+    assert "payload\n  encrypted (key 2026-05)" in shown
+    assert "failed: encrypted (key 2026-05)" in shown
+    assert "1 of 2 (50%), encrypted (key 2026-05)" in shown
+    opened = place.ok("jobs", "show", id_, "--app", "sealed:app").out
+    assert '"name": "anna"' in opened
+    assert "failed: anna is not in" in opened
+    assert "1 of 2 (50%), anna" in opened
+    monkeypatch.setenv("LEASEWAY_ENCRYPTION_KEYS", f"2026-05={key}")
+    assert place.json("jobs", "show", id_)["payload"] == {"name": "anna"}
+    monkeypatch.setenv("LEASEWAY_ENCRYPTION_KEYS", "2026-05=short")
+    refused = place.run("jobs", "show", id_)
+    assert refused.code == 2
+    assert "LEASEWAY_ENCRYPTION_KEYS: keys.2026-05: must be 32 bytes" in refused.err
+
+
+# -- run now ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_waits_for_its_time_is_brought_forward(place: Place) -> None:
+    """An operator who has removed the reason for a wait must not have to wait for the end of it."""
+    id_, ready = place.submit("add", "x=1", "--delay", "2h"), place.submit("add", "x=2")
+    answer = place.run("jobs", "run-now", id_, ready)
+    assert (answer.code, answer.out) == (2, "brought forward 1 job\n")
+    assert f"job {ready} is pending; only pending jobs that wait for their time" in answer.err
+    place.work_off()
+    assert place.json("jobs", "show", id_)["result"] == 2
+    assert place.json("jobs", "run-now", place.submit("add", "x=1", "--delay", "2h"))["brought_forward"] == 1

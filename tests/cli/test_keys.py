@@ -3,7 +3,7 @@
 import pytest
 from tests.cli.place import Place
 
-from leaseway.domain.api_key import parse_key_text
+from leaseway.domain.identity import parse_key_text
 
 
 @pytest.fixture

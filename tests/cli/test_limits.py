@@ -7,13 +7,20 @@ from typing import TypeVar
 
 import pytest
 from tests.cli.place import Place
+from tests.cli.test_budgets import with_store
 from tests.cli.test_stores import unwritable
+from tests.worker.observe import close_lanes, count_closed
 
 from leaseway.cli.open_limiter import look_at
-from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ids import SECOND_US, WorkerId
 from leaseway.domain.limits.buckets import Notice
+from leaseway.domain.limits.learnt_use import LearntEstimate
 from leaseway.domain.limits.limit import Limit, PermitRequest
+from leaseway.domain.requirements import Needs, render_needs
+from leaseway.domain.workers import Heartbeat
 from leaseway.ports.limiter import Limiter
+from leaseway.ports.store import Store, require_workers
+from leaseway.testing.job_store_contract.fixtures import new_job
 from leaseway.wiring import limiter_at
 from leaseway.worker.explain_waits import batches
 
@@ -71,9 +78,43 @@ def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
     assert place.json("limits", "list")["limits"][0]["name"] == "maps"
 
 
+def test_an_open_circuit_breaker_is_listed_and_explained(place: Place) -> None:
+    """Permits are there and nothing leaves: the list must say until when, and the explanation why."""
+    place.ok("limits", "set", "maps", "100/minute", "--breaker", "2")
+    assert "breaker after 2 failures" in place.ok("limits", "explain", "maps").out
+    assert re.search(r"breaker +closed, 0 of 2 failures in a row", place.ok("limits", "explain", "maps").out)
+    for _ in range(2):
+        with_limiter(lambda limiter: limiter.observe(Notice("maps", "maps", 0, failed=True)))
+    assert "in 9 s" in place.ok("limits").out or "in 10 s" in place.ok("limits").out
+    assert "open after 2 failures in a row; one call probes the provider" in place.ok("limits", "explain", "maps").out
+    (told,) = place.json("limits")["limits"]
+    assert (told["breaker"], told["breaker_until"][-1]) == ("open", "Z")
+    place.ok("limits", "set", "maps", "--breaker", "none")
+    assert place.json("limits")["limits"][0]["breaker"] is None
+    assert "breaker" not in place.ok("limits", "explain", "maps").out
+
+
+def test_learnt_estimates_are_explained(place: Place) -> None:
+    """What is reserved for a call must be inspectable, or nobody can say why the limit is used as it is."""
+    place.ok("limits", "set", "tpm", "1M/minute", "--unit", "tokens")
+    assert "learnt" not in place.ok("limits", "explain", "tpm").out
+    estimates = (LearntEstimate("ask", "tpm", 4_130, 200), LearntEstimate("new", "tpm", 10_000, 7))
+    other = (LearntEstimate("ask", "other", 100, 200),)
+    with_store(lambda store: beat(store, "host:1:a", estimates + other))
+    shown = place.ok("limits", "explain", "tpm").out
+    assert "95 of 100 calls use at most this share of the tokens that are stated for them" in shown
+    assert re.search(r"ask +41\.3% from the last 200 calls of worker host:1:a", shown)
+    assert "all of it until 20 calls are known, from the last 7 calls" in shown
+    assert [each["kind"] for each in place.json("limits", "explain", "tpm")["learnt"]] == ["ask", "new"]
+
+
+async def beat(store: Store, name: str, estimates: tuple[LearntEstimate, ...]) -> None:
+    await require_workers(store).beat(Heartbeat(worker=WorkerId(name), estimates=estimates))
+
+
 def test_a_limit_with_fields_stands_for_many_and_one_of_them_can_be_seen(place: Place) -> None:
     """A template has one limit per tenant, and each of them can be used up alone."""
-    place.ok("limits", "set", "maps:{tenant}", "100/day")
+    place.ok("limits", "set", "maps:{tenant}", "100/day", "--start", "empty")
     assert "one for each tenant" in place.ok("limits").out
     assert place.json("limits")["limits"][0]["windows"] is None
     assert "name one to see its state" in place.ok("limits", "explain", "maps:{tenant}").out
@@ -101,7 +142,7 @@ def test_many_limits_are_looked_at_a_few_at_a_time_and_one_that_is_gone_hides_no
         with_limiter(lambda limiter, name=name: limiter.definitions.change(Limit(name, "100/day").definition))  # type: ignore[misc]
     seen = with_limiter(lambda limiter: look_at(limiter, [*asks[:5], PermitRequest("gone", "gone"), *asks[5:]]))
     assert list(seen) == asks
-    assert all(told["windows"][0]["permits"] == 0 for told in place.json("limits")["limits"])
+    assert all(told["windows"][0]["permits"] == 5 for told in place.json("limits")["limits"])
 
 
 def test_who_may_not_write_the_file_sees_at_least_what_is_defined(place: Place) -> None:
@@ -277,3 +318,42 @@ def test_a_limit_is_paused_and_resumed(place: Place) -> None:
     assert "when it is resumed" in place.ok("limits").out
     assert place.json("limits", "resume", "maps") == {"name": "maps", "paused": False, "version": 4}
     assert place.run("limits", "pause", "unknown").code == 2
+
+
+def test_the_start_of_a_limit_is_set_shown_and_removed(place: Place) -> None:
+    """A new file starts full. A user whose old system called the provider until now must be able to say so."""
+    place.ok("limits", "set", "maps", "100/day")
+    assert "5 of 5 permits" in place.ok("limits", "explain", "maps").out
+    assert "100/day, starts empty" in place.ok("limits", "set", "mail", "100/day", "--start", "empty").out
+    assert "0 of 5 permits" in place.ok("limits", "explain", "mail").out
+    assert (
+        "100/day, starts full (was 100/day, starts empty)" in place.ok("limits", "set", "mail", "--start", "full").out
+    )
+    assert place.ok("limits", "set", "mail", "--start", "none").out.startswith("limit mail: 100/day (was")
+
+
+@pytest.mark.parametrize("limits", [(), ("--limits", "sqlite:///limits.db")])
+@pytest.mark.parametrize("verb", [["set", "maps", "9/second"], ["resume", "maps"], ["forget", "maps"]])
+def test_a_command_opens_the_lanes_of_its_limit(place: Place, verb: list[str], limits: tuple[str, ...]) -> None:
+    """The jobs of a raised limit waited for up to a minute, because a worker had closed their lane. The limits may be
+    kept elsewhere than the jobs."""
+    if limits:
+        place.ok("migrate", "--store", "sqlite:///limits.db")
+    place.ok("limits", "set", "maps", "1/day", *limits)
+    place.ok("limits", "pause", "maps", *limits)
+    assert with_store(submit_and_close) == 1
+    place.ok("limits", *verb, *limits)
+    assert with_store(count_closed) == (1 if verb[0] == "set" else 0), "a paused limit keeps its lanes closed"
+
+
+async def submit_and_close(store: Store) -> int:
+    await store.jobs.submit([new_job(1, needs=render_needs(Needs((PermitRequest("maps", "maps"),))))])
+    return await close_lanes(store)
+
+
+def test_limits_can_be_changed_where_the_jobs_are_not_in_reach(place: Place) -> None:
+    """The limiter may be the only server that the operator's machine reaches."""
+    place.ok("migrate", "--store", "sqlite:///limits.db")
+    there = ("--limits", "sqlite:///limits.db", "--store", "sqlite:///elsewhere.db")
+    assert "are tried again within a minute" in place.ok("limits", "set", "maps", "1/day", *there).err
+    assert not (place.folder / "elsewhere.db").exists()

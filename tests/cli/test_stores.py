@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.place import Place
 
-from leaseway.stores.sqlite import connection
+from leaseway.stores.sqlite import errors
 
 LOOKING = [["jobs", "list"], ["jobs", "show", "x"], ["jobs", "why", "x"], ["lanes"], ["cron"]]
 LOOKING += [["limits"], ["limits", "explain", "x"], ["budgets"], ["budgets", "show", "x"], ["budgets", "journal", "x"]]
@@ -207,7 +207,7 @@ def test_a_store_cannot_be_created_in_a_folder_that_may_not_be_written(place: Pl
 
 def test_a_store_that_stays_locked_is_reported_as_unavailable(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 3 tells a script that the same command may succeed later."""
-    monkeypatch.setattr(connection, "BUSY_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(errors, "BUSY_SECONDS_MAX", 0.1)
     id_ = place.submit("add", "x=1")
     with place.locked():
         answer = place.run("jobs", "cancel", id_)

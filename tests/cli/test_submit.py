@@ -42,6 +42,7 @@ def stored(place: Place) -> list[Any]:
         (["add", "x=1", "--delay", "soon"], "'soon' is not a duration"),
         (["add", "x=1", "--delay", "nan"], "'nan' is not a duration"),
         (["add", "x=1", "--delay", "1h", "--run-at", "2030-01-01"], "delay: cannot be given together with run_at"),
+        (["add", "x=1", "--run-at", "9999-12-31T23:59:59-14:00"], "run_at: must be in the years 1970 to 9999"),
         (["add", "x=1", "--run-at", "tomorrow"], "'tomorrow' is not a point in time"),
         (["add", "x=1", "--run-at", "2030-02-31T08:00"], "is not a point in time"),
         (["add", "x=1", "--run-at", "0001-01-01T00:00"], "is not a point in time"),

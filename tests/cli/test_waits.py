@@ -1,11 +1,13 @@
 """leaseway jobs why, leaseway lanes: a job behind a closed gate must not look like one without a worker."""
 
 import socket
+import time
 
 import pytest
 from tests.cli.place import Place
 from tests.cli.test_budgets import spend
 from tests.cli.test_limits import with_limiter
+from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.budgets.budget import MICRO
 from leaseway.domain.ids import SECOND_US
@@ -48,7 +50,7 @@ def place(place: Place) -> Place:
     """The store as it is after a worker has declared its definitions."""
     (place.folder / "tasks.py").write_text(GATED)
     place.ok("migrate")
-    place.ok("limits", "set", "maps", "100/day")
+    place.ok("limits", "set", "maps", "100/day", "--start", "empty")
     place.ok("limits", "set", "seats:{tenant}", "--concurrency", "2")
     place.ok("budgets", "set", "spend", "--usd", "25", "--every", "month")
     return place
@@ -60,7 +62,7 @@ def test_a_used_rate_is_named_with_the_time_of_the_next_token(place: Place) -> N
     told = place.json("jobs", "why", id_)
     assert (told["code"], told["text"]) == (
         "limit",
-        "It waits for limit maps: 100/day starts empty, because earlier use is not known.",
+        "It waits for limit maps: 100/day starts empty, as its definition says.",
     )
     (shut,) = told["waits_for"]
     assert (shut["what"], shut["name"]) == ("limit", "maps")
@@ -106,10 +108,8 @@ def test_a_capped_tenant_is_named_as_such(place: Place) -> None:
     """A cap is changed with another command than a limit."""
     place.ok("tenants", "set", "acme", "--starts", "5/day")
     id_ = place.submit("free", "--tenant", "acme")
-    assert (
-        "It waits for tenant acme: 5/day starts empty, because earlier use is not known."
-        in place.ok("jobs", "why", id_).out
-    )
+    with_limiter(lambda limiter: limiter.acquire([PermitRequest("tenant:acme", "tenant:acme")]))
+    assert "It waits for tenant acme: 5/day is used up." in place.ok("jobs", "why", id_).out
     assert place.json("jobs", "why", place.submit("free"))["code"] == "ready"
 
 
@@ -133,7 +133,7 @@ def test_a_job_for_later_asks_no_limiter(place: Place) -> None:
     """The limiter may be unreachable, and it does not matter for a job that is not due."""
     told = place.json("jobs", "why", place.submit("both", "--delay", "1h"), "--limits", "redis://127.0.0.1:1/0")
     assert (told["code"], told["waits_for"]) == ("scheduled", [])
-    assert "It pays from budget spend" in told["text"]
+    assert told["text"] == "It waits for its time to run, which was set when it was submitted."
 
 
 def test_lanes_tell_what_they_wait_for_only_if_one_is_shut(place: Place) -> None:
@@ -144,9 +144,11 @@ def test_lanes_tell_what_they_wait_for_only_if_one_is_shut(place: Place) -> None
     place.submit("geocode", "--delay", "1h", "--queue", "later")
     table = place.ok("lanes").out.splitlines()
     assert table[0].endswith("waits for")
-    assert [
-        ("limit maps: 100/day starts empty, because earlier use is not known, " in line) for line in table[1:4]
-    ] == [False, True, False]
+    assert [("limit maps: 100/day starts empty, as its definition says, " in line) for line in table[1:4]] == [
+        False,
+        True,
+        False,
+    ]
     told = {(lane["queue"], bool(lane["needs"])): lane["waits_for"] for lane in place.json("lanes")["lanes"]}
     assert (told["default", False], told["later", True]) == ([], [])
     assert told["default", True][0]["name"] == "maps"
@@ -170,3 +172,21 @@ def test_a_worker_keeps_limits_where_it_is_told_to(place: Place) -> None:
     assert answer.code == 0, answer.err
     told = place.json("limits", "--limits", "sqlite:///other.db")["limits"]
     assert "seats:{tenant}" in [limit["name"] for limit in told]
+
+
+def test_a_lane_that_a_worker_has_closed_is_the_reason(place: Place) -> None:
+    """The limiter may have room again while the lane is still closed: no worker tries it before its time, so the advice
+    to start one would be wrong."""
+    id_ = place.submit("sit")
+    with open_sqlite(place.folder / "work.db") as connection:
+        closed = (time.time_ns() // 1_000 + 50 * SECOND_US, "limit seats:default: its concurrency limit is reached")
+        connection.execute("UPDATE lanes SET closed_until = ?, closed_why = ?", closed)
+    told = place.json("jobs", "why", id_)
+    assert told["code"] == "lane"
+    assert told["text"] == (
+        "It waits for lane default: a worker found it closed (limit seats:default: its concurrency limit is reached)."
+    )
+    assert [shut["what"] for shut in told["waits_for"]] == ["lane"]
+    out = place.ok("jobs", "why", id_).out
+    assert "A worker tries it again in" in out
+    assert "Start a worker" not in out

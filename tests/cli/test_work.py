@@ -45,7 +45,7 @@ def test_log_lines_have_a_time_a_level_an_event_and_facts(place: Place) -> None:
     """Operators search logs by event and by job id."""
     place.submit("hopeless")
     lines = place.process("work", "tasks", "--until-empty").err.splitlines()
-    form = r"\d\d:\d\d:\d\d (info|warning|error) +(\w+)  ((\w+=\S+ ?)+)"
+    form = r"\d\d:\d\d:\d\d (info|warning|error) +(\w+)  ((\w+=([^\s\"]+|\"[^\"]*\") ?)+)"
     events = [match[2] for line in lines if (match := re.fullmatch(form, line))]
     assert events == ["worker_started", "attempt_failed", "worker_stopped"]
 
@@ -58,6 +58,7 @@ def test_programs_get_json_lines_and_a_report(place: Place) -> None:
     events = [json.loads(line) for line in answer.err.splitlines()]
     failed = next(event for event in events if event["event"] == "attempt_failed")
     assert (failed["level"], failed["job"], failed["attempt"], failed["code"]) == ("warning", id_, 1, "gone")
+    assert failed["error"] == "it never will"
     expected = {"event": "report", "settled": 2, "attempts_failed": 1, "released": 0, "lost": 0}
     assert json.loads(answer.out) == expected | {"dead_letters": 1, "is_clean": True}
 

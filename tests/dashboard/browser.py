@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Playwright, Request, async_playwright
 from tests.archives import extract
-from tests.dashboard.npm_packages import CHROMIUM, NotFetchedError, fetch_package, node
+from tests.npm_packages import CHROMIUM, NotFetchedError, fetch_package, node
 from tests.programs import find_installed
 
 CHOICE = "LEASEWAY_CHROMIUM"

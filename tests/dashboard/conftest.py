@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 from tests.dashboard.browser import WAIT_MS_MAX, open_browser, open_page
-from tests.dashboard.npm_packages import AXE, TYPESCRIPT, NotFetchedError, Package, fetch_package
+from tests.dashboard.jobs_app import sqlite_url
 from tests.dashboard.sample_service import SampleService, sample_service
+from tests.npm_packages import AXE, TYPESCRIPT, NotFetchedError, Package, fetch_package
 
 HERE = Path(__file__).parent
 expect.set_options(timeout=WAIT_MS_MAX)
@@ -83,7 +84,7 @@ async def page(browser: Browser, allowed: list[str]) -> AsyncIterator[Page]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SampleService]:
     """For tests that only read."""
-    async with sample_service(tmp_path_factory.mktemp("shown")) as shown:
+    async with sample_service(sqlite_url(tmp_path_factory.mktemp("shown"))) as shown:
         yield shown
 
 

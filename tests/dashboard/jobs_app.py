@@ -14,8 +14,12 @@ MARKUP = '<img src=x onerror="document.title=1">'
 """A payload that tries to be HTML."""
 
 
-def build_jobs_app(folder: Path) -> App:
-    app = App(f"sqlite:///{folder / 'work.db'}")
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'work.db'}"
+
+
+def build_jobs_app(store_url: str) -> App:
+    app = App(store_url)
 
     @app.job
     async def add(a: int, b: int = 1) -> int:
@@ -36,7 +40,7 @@ def build_jobs_app(folder: Path) -> App:
 
 @asynccontextmanager
 async def serve_jobs_app(folder: Path, page: Page) -> AsyncIterator[Served]:
-    async with run_service(build_jobs_app(folder)) as served:
+    async with run_service(build_jobs_app(sqlite_url(folder))) as served:
         yield served
         # Streams end with the page, so that the service does not have to wait for them.
         await page.goto("about:blank")

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.api.running_service import Served, run_service
@@ -32,16 +31,16 @@ PAGES = ["Overview", "Jobs", "broken", "Dead letters", "Imports", "ocm", "Lanes"
 
 
 @asynccontextmanager
-async def sample_service(folder: Path) -> AsyncIterator[SampleService]:
-    async with run_service(app_in(folder)) as served:
+async def sample_service(store_url: str) -> AsyncIterator[SampleService]:
+    async with run_service(sample_app(store_url)) as served:
         failed = await add_finished_jobs(served)
         await add_waiting_jobs(served)
         await add_definitions(served)
         yield SampleService(served, failed)
 
 
-def app_in(folder: Path) -> App:
-    app = build_jobs_app(folder)
+def sample_app(store_url: str) -> App:
+    app = build_jobs_app(store_url)
 
     @app.job(limits=[Limit("rare", "1/hour")], queue="slow")
     async def rare(n: int) -> int:

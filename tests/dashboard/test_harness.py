@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser
 from tests.dashboard.browser import open_page
-from tests.dashboard.npm_packages import AXE, check_hash
 from tests.dashboard.sample_service import SampleService
+from tests.npm_packages import AXE, check_hash
 
 WRONG = {
     "console.error('said by a page')": "said by a page",
@@ -39,12 +39,13 @@ async def do_wrong(browser: Browser, url: str) -> None:
 
 
 async def test_allowed_messages_do_not_fail_the_test(browser: Browser) -> None:
+    """Some tests provoke errors; if those failed them, the check for unexpected messages would be switched off."""
     async with open_page(browser, ["by a page"]) as page:
         await page.evaluate("() => console.error('said by a page')")
 
 
 def test_a_package_with_another_hash_is_refused(tmp_path: Path) -> None:
-    """Expected messages must not hide the unexpected ones by failing every test."""
+    """The package is downloaded and its script runs in the tests; only the reviewed version may."""
     archive = tmp_path / "axe-core.tgz"
     archive.write_bytes(b"something else")
     with pytest.raises(ValueError, match="is not what it was"):

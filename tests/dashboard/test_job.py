@@ -5,6 +5,9 @@ from pathlib import Path
 from playwright.async_api import Page, expect
 from tests.dashboard.jobs_app import MARKUP, serve_jobs_app, submit_job
 
+from leaseway import AesGcm
+from leaseway.domain.encryption import Encryption
+
 
 async def test_the_texts_of_a_job_are_never_markup(page: Page, tmp_path: Path) -> None:
     """Arguments, errors and tracebacks come from other parties: they must not become markup or run."""
@@ -18,6 +21,17 @@ async def test_the_texts_of_a_job_are_never_markup(page: Page, tmp_path: Path) -
         await expect(page.locator(".trace")).to_contain_text("ValueError")
         assert await page.locator("#main img").count() == 0
         assert await page.title() == "Job · leaseway"
+
+
+async def test_an_encrypted_job_shows_the_id_of_its_key(page: Page, tmp_path: Path) -> None:
+    """The service has no key. The page must say so instead of showing ciphertext."""
+    async with serve_jobs_app(tmp_path, page) as served:
+        encryption = Encryption(AesGcm({"2026-05": AesGcm.new_key()}))
+        job = served.app.bind("broken", {"text": "the name"}).new(served.app.world.ids, encryption=encryption)
+        await served.service.world.store.jobs.submit([job])
+        await page.goto(f"{served.url}/#/jobs/{job.id}")
+        await expect(page.locator("#main")).to_contain_text("encrypted (key 2026-05)")
+        await expect(page.locator("#main")).not_to_contain_text("$encrypted")
 
 
 async def test_a_job_is_watched_from_ready_to_done(page: Page, tmp_path: Path) -> None:
@@ -40,7 +54,7 @@ async def test_expanded_parts_stay_expanded_when_the_job_changes(page: Page, tmp
         await served.settle()
         await page.goto(f"{served.url}/#/jobs/{id_}")
         await page.locator(".error summary").click()
-        await served.client.post(f"/v1/jobs/{id_}/retry")
+        assert (await served.client.post(f"/v1/jobs/{id_}/retry")).status_code == 200
         await expect(page.locator(".job-title .chip")).to_have_text("ready")
         await served.settle()
         await expect(page.locator(".error")).to_have_count(2)

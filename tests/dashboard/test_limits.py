@@ -5,6 +5,8 @@ from pathlib import Path
 from playwright.async_api import Locator, Page, expect
 from tests.dashboard.dashboard_page import open_dashboard
 
+from leaseway.domain.limits.buckets import Notice
+
 
 async def test_a_limit_is_made_and_used_at_once(page: Page, tmp_path: Path) -> None:
     """A limit that differs from what the user typed would be noticed only by the provider."""
@@ -16,6 +18,19 @@ async def test_a_limit_is_made_and_used_at_once(page: Page, tmp_path: Path) -> N
         made = (await served.client.get("/v1/limits/maps")).json()
         assert made["definition"]["rates"] == ["100/minute", "5,000/day"]
         assert made["concurrency"] == 8
+
+
+async def test_an_open_circuit_breaker_is_shown_until_it_is_removed(page: Page, tmp_path: Path) -> None:
+    """Permits are there and nothing leaves: an operator must see why. A change of the rates must keep the breaker."""
+    async with open_dashboard(tmp_path, page, "/limits") as served:
+        await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"], "breaker": 1})
+        await served.service.world.limiter.observe(Notice("maps", "maps", 0, failed=True))
+        await expect(page.locator(".board", has_text="maps")).to_contain_text("circuit breaker open until")
+        await page.get_by_role("button", name="Change maps").click()
+        await fill_in(page, rates="200/minute")
+        await page.get_by_role("button", name="Change the limit").click()
+        await expect(page.locator(".window", has_text="200 per minute")).to_be_visible()
+        assert (await served.client.get("/v1/limits/maps")).json()["definition"]["breaker"] == 1
 
 
 async def test_errors_are_shown_beside_their_fields(page: Page, tmp_path: Path) -> None:

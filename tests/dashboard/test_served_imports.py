@@ -1,5 +1,7 @@
 """Imports of the service in a real browser: started from the page, and followed on the map to their end."""
 
+import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from tests.dashboard.accessibility import accessibility_problems, resize
 from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 
 from leaseway import App
-from leaseway.imports.assembly import load_import
+from leaseway.imports.run.assembly import load_import
 from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.testing.fake_open_charge_map import Listing, fake_api
 
@@ -104,6 +106,22 @@ async def test_a_run_is_started_from_the_page_and_watched_to_its_end(page: Page,
         await expect(page.locator(".report")).to_contain_text("New rows")
         await page.goto(f"{served.url}/#/imports")
         await expect(page.locator("tr[data-row]", has_text="first")).to_contain_text("1 of 1 shard ended")
+
+
+async def test_a_run_is_planned_on_the_page_before_it_starts(page: Page, tmp_path: Path) -> None:
+    """How long it takes and with how many workers is a question before the first request of the import is paid."""
+    async with importing(tmp_path, page) as served:
+        await page.goto(f"{served.url}/#/imports")
+        await page.get_by_role("button", name="Plan things").click()
+        await page.get_by_label("Rows").fill("400")
+        await page.get_by_role("button", name="Simulate").click()
+        dialog = page.locator("dialog", has_text="Plan of things")
+        await expect(dialog).to_contain_text("1 worker")
+        await expect(dialog).to_contain_text(re.compile(r"4\d requests"))
+        await expect(dialog).to_contain_text("more do not help")
+        await page.screenshot(path=os.environ.get("LEASEWAY_PLAN_PICTURE") or tmp_path / "plan.png")
+        await dialog.get_by_role("button", name="Close").click()
+        assert (await served.client.get("/v1/imports/things/runs")).json()["items"] == []
 
 
 async def test_a_run_that_stopped_is_resumed_with_more_requests(page: Page, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from tests.dashboard.npm_packages import node
+from tests.npm_packages import node
 
 import leaseway
 

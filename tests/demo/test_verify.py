@@ -118,7 +118,7 @@ def test_the_check_reads_the_rows_the_places_and_the_journal(tmp_path: Path) -> 
 
 def shown_with(verdict: DemoVerdict, state: RunState = RunState.COMPLETE) -> Shown:
     settings, kill = DemoSettings(3, 4, 2, 1), Kill(2, 4242, 4)
-    return Shown(settings, verdict, kill, state, 48, 0, 4, 250, 2.0, 64_000_000, is_real=True)
+    return Shown(settings, verdict, kill, state, 48, 0, 4, 250, 2.0, 3, "no work", 64_000_000, is_real=True)
 
 
 @pytest.mark.parametrize("width", [80, 120])

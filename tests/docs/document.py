@@ -14,8 +14,10 @@ The language of a fenced block decides what happens to it; the words after the l
 
 Blocks in any other language are ignored. An `export` in a console block holds for the rest of the document. `./dev`
 commands are not run but looked up in `./dev help`. `curl` is the small client in curl.py, so no curl has to be
-installed. A document that mentions `DATABASE_URL` gets a PostgreSQL server. A process that a document leaves running
-writes its id to a file, and the document ends it by that id, never by name.
+installed. A document that mentions `DATABASE_URL` gets a PostgreSQL server, and one with `MONGODB_URL` a MongoDB
+server. A port after `--port` is replaced by a free
+one in the whole document, so that two suites can run on one machine. A process that a document leaves running writes
+its id to a file, and the document ends it by that id, never by name.
 """
 
 import doctest
@@ -38,6 +40,8 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from tests.docs import curl
+
+from leaseway.testing.server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_SECONDS_MAX = 60
@@ -135,7 +139,7 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 def run_document(document: str, directory: Path) -> int:
     """Run the blocks of one document in order; return how many were run or checked."""
-    terminal = Terminal(directory)
+    terminal, document = Terminal(directory), with_free_ports(document)
     steps = {
         "python": run_python,
         "console": run_console,
@@ -148,6 +152,13 @@ def run_document(document: str, directory: Path) -> int:
         check_options(block)
         steps[block.language](block, terminal)
     return len(known)
+
+
+def with_free_ports(document: str) -> str:
+    """The document with another number for each port that its commands listen on."""
+    for port in sorted(set(re.findall(r"--port (\d{4,5})\b", document))):
+        document = re.sub(rf"(?<![\w.]){port}(?![\w.])", str(free_port()), document)
+    return document
 
 
 def tokens(document: str) -> Iterator[Token]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,18 @@ def test_settings_of_the_suite_do_not_reach_a_document(tmp_path: Path, monkeypat
     """A document that works only with the suite's store setting does not work for its readers."""
     monkeypatch.setenv("LEASEWAY_STORE", "memory://")
     run_document(fenced(("console", '$ echo "[$LEASEWAY_STORE]"\n[]')), tmp_path)
+
+
+def test_a_port_of_a_document_may_be_taken(tmp_path: Path) -> None:
+    """Two suites on one machine, or a suite and a reader, must not fail each other. Other numbers stay as they are."""
+    listen = 'import socket, sys\nsocket.create_server(("127.0.0.1", int(sys.argv[2])))'
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        typed = f"$ python listen.py --port {port}\n$ echo http://127.0.0.1:{port}/v3 {port}0 > shown"
+        run_document(fenced(('python title="listen.py"', listen), ("console", typed)), tmp_path)
+    address, number = (tmp_path / "shown").read_text().split()
+    assert re.fullmatch(r"http://127.0.0.1:\d+/v3", address)
+    assert (str(port) in address, number) == (False, f"{port}0")
 
 
 @pytest.mark.timeout(10)

@@ -9,7 +9,7 @@ from leaseway.domain.budgets.balances import Balance, BudgetWindow
 from leaseway.domain.budgets.budget import Budget, Charge
 from leaseway.domain.budgets.calendar_windows import Every, window_at
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import (
+from leaseway.domain.explain.closures import (
     Closure,
     LevelReading,
     closed_by_budget,
@@ -20,22 +20,11 @@ from leaseway.domain.gates import (
     undefined_limit,
 )
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import (
-    NEW,
-    Acquisition,
-    CallHolder,
-    Granted,
-    InFlight,
-    Level,
-    Notice,
-    Wait,
-    apply_notice,
-    refresh,
-    take,
-)
-from leaseway.domain.limits.limit import Limit, PermitRequest
-from leaseway.domain.limits.sizing import size_limit
-from leaseway.domain.requirements import Needs, render_needs
+from leaseway.domain.limits.buckets import Acquisition, CallHolder, Granted, Notice, Wait, refresh, take
+from leaseway.domain.limits.level import NEW, InFlight, Level
+from leaseway.domain.limits.limit import Limit, PermitRequest, size_limit
+from leaseway.domain.limits.throttling import apply_notice
+from leaseway.domain.requirements import UNREADABLE, Needs, render_needs
 from leaseway.domain.tenant import Tenant
 
 NOW = 1_700_000_000 * SECOND_US
@@ -167,7 +156,9 @@ def test_a_gate_asks_for_its_limits_and_for_the_caps_of_its_tenant() -> None:
     assert gate_requests(Gate(needs, "acme"), capped) == (MAPS, PermitRequest("tenant:acme", "tenant:acme"))
     assert gate_requests(Gate(needs, "free"), capped) == (MAPS,)
     assert gate_requests(Gate("", "unknown"), capped) == ()
-    assert gate_requests(Gate("what is this?", "free"), capped) == (), "damage elsewhere must not hide the rest"
+    damaged = gate_requests(Gate("what is this?", "free"), capped)
+    assert damaged == (UNREADABLE,), "damage must not hide the rest, and must not open the lane"
+    assert "submit them again" in (undefined_limit(UNREADABLE).advice or "")
 
 
 # -- budgets --------------------------------------------------------------------------------------------------------

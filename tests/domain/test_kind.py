@@ -3,10 +3,13 @@
 import dataclasses
 import enum
 import typing
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -24,6 +27,14 @@ class Colour(enum.Enum):
 class Point:
     x: int
     y: int = 0
+
+
+class Address(typing.TypedDict):
+    city: str
+
+
+class Line(msgspec.Struct):
+    points: list[Point]
 
 
 def kind(function: Callable[..., Any], name: str = "geocode") -> Kind:
@@ -120,13 +131,95 @@ def test_arguments_without_a_fixed_name_are_refused(function: Callable[..., Any]
         kind(function)
 
 
-@pytest.mark.parametrize("name", sorted(SUBMIT_OPTIONS))
-def test_arguments_named_like_an_option_of_submit_are_refused(name: str) -> None:
-    """`submit(key=…)` could not tell the two apart."""
+@pytest.mark.parametrize("name", [*sorted(SUBMIT_OPTIONS), "self", "args", "kwargs"])
+def test_arguments_may_have_the_names_of_options(name: str) -> None:
+    """Options have a call of their own, so a user's own `key` or `timeout` is an argument like any other."""
     namespace: dict[str, Any] = {}
     exec(f"def function({name}): ...", namespace)
-    with pytest.raises(UsageError, match=f"parameter '{name}' is also an option"):
-        kind(namespace["function"])
+    assert kind(namespace["function"]).decode(kind(namespace["function"]).encode({name: 1})) == {name: 1}
+
+
+async def async_generator(a: int) -> AsyncIterator[int]:
+    yield a
+
+
+def generator(a: int) -> Iterator[int]:
+    yield a
+
+
+class CallableGenerator:
+    def __call__(self, a: int) -> Iterator[int]:
+        yield a
+
+
+@pytest.mark.parametrize(
+    "function", [generator, async_generator, partial(generator), CallableGenerator()], ids=lambda f: type(f).__name__
+)
+def test_a_generator_is_refused_when_it_is_registered(function: Callable[..., Any]) -> None:
+    """Its body would never run: calling it only makes a generator, which is not a result."""
+    with pytest.raises(UsageError, match=r"job geocode: is a generator.*return a list, or call ctx.submit"):
+        kind(function)
+
+
+class Shop:
+    def in_class(self, order: int) -> None: ...
+    def of_class(cls, order: int) -> None: ...
+    @staticmethod
+    def static(order: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [Shop.in_class, Shop.of_class])
+def test_a_method_is_refused_when_it_is_registered(function: Callable[..., Any]) -> None:
+    """`self` would be an argument that every submission lacks, and the error would come with the first of them."""
+    with pytest.raises(
+        UsageError, match=r"job geocode: is a method.*move it out of the class Shop, or make it a @stati"
+    ):
+        kind(function)
+
+
+@pytest.mark.parametrize("function", [Shop.static, Shop().in_class])
+def test_a_function_of_a_class_that_needs_no_object_is_accepted(function: Callable[..., Any]) -> None:
+    """A bound method has its object, and a static one needs none."""
+    assert kind(function).encode({"order": 1}) == '{"order":1}'
+
+
+def complex_result() -> complex: ...  # type: ignore[empty-body]
+def path_in_result() -> dict[str, list[Path]]: ...  # type: ignore[empty-body]
+def coroutine_result() -> Coroutine[Any, Any, int]: ...  # type: ignore[empty-body]
+def iterator_result() -> Iterator[int]: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(
+    "function", [complex_result, path_in_result, coroutine_result, iterator_result], ids=lambda f: f.__name__
+)
+def test_a_result_that_is_never_json_is_refused_when_it_is_registered(function: Callable[..., Any]) -> None:
+    """Otherwise the work is done, and perhaps paid for, before the result is found to be unusable."""
+    with pytest.raises(UsageError, match=r"job geocode: its result, \w+, cannot be stored as JSON; use numbers"):
+        kind(function)
+
+
+class Rows(list[int]): ...
+
+
+class HasLength(typing.Protocol):
+    def __len__(self) -> int: ...
+
+
+T = typing.TypeVar("T")
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [Any, object, typing.NoReturn, Point | dict[str, int], Rows, HasLength, Sequence[int], T, Iterable[int]],
+    ids=str,
+)
+def test_a_result_that_may_be_json_is_accepted(annotation: Any) -> None:
+    """An annotation can be wider than what a function returns."""
+
+    def function() -> Any: ...
+
+    function.__annotations__["return"] = annotation
+    assert kind(function).decode_result([1]) == [1]
 
 
 def unknown_name(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
@@ -140,6 +233,12 @@ def test_a_signature_that_cannot_be_read_is_refused_when_it_is_registered(functi
     """The message must name the job; a traceback would point into a library."""
     with pytest.raises(UsageError, match="job geocode"):
         kind(function)
+
+
+def test_a_type_that_is_only_imported_for_the_checker_is_refused_with_the_way_out() -> None:
+    """The usual cause of an unknown name is an import under TYPE_CHECKING."""
+    with pytest.raises(UsageError, match=r"'Nowhere' is not defined; define its types at module level.*TYPE_CHECKING"):
+        kind(unknown_name)
 
 
 def test_a_type_that_json_cannot_fill_is_refused_when_it_is_registered() -> None:
@@ -171,6 +270,10 @@ def test_arguments_come_back_as_they_were_meant() -> None:
         raw: bytes,
         ratio: float,
         count: Annotated[int, msgspec.Meta(ge=1)],
+        id: UUID,
+        address: Address,
+        line: Line,
+        whatever: object,
         anything: Any,
         untyped=None,
     ) -> None: ...
@@ -183,6 +286,10 @@ def test_arguments_come_back_as_they_were_meant() -> None:
         "raw": b"\0\xff",
         "ratio": 1.0,
         "count": 1,
+        "id": UUID(int=1),
+        "address": Address(city="Bern"),
+        "line": Line([Point(1, 2)]),
+        "whatever": {"a": None},
         "anything": {"a": [1]},
         "untyped": [1, "x"],
     }

@@ -3,8 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.domain.exchange import Admit, Gate
-from leaseway.domain.lane import SCALE, LaneTurn, admits_by_gate, divide_claim, share, usable
+from leaseway.domain.exchange import CLOSED_US_MAX, WHY_LENGTH_MAX, Admit, Closing, Gate
+from leaseway.domain.lane import (
+    SCALE,
+    FlowTimes,
+    LaneTurn,
+    admits_by_gate,
+    advance,
+    distinct_closings,
+    divide_claim,
+    share,
+    usable,
+)
 from leaseway.domain.tenant import WEIGHT_MAX
 
 lanes = st.dictionaries(st.integers(0, 50), st.integers(0, 1_000), max_size=20)
@@ -81,7 +91,7 @@ MAPS, MAIL = Gate("maps", "a"), Gate("mail", "a")
 
 
 def turn(lane: int, ready: int, gate: Gate | None = None, weight: int = 1) -> LaneTurn:
-    return LaneTurn(lane, ready, weight, gate, place=0)
+    return LaneTurn(lane, ready, weight, gate, ("q", f"t{lane}"), place=0)
 
 
 def test_a_gate_lets_out_what_is_admitted_to_the_lanes_in_front() -> None:
@@ -97,8 +107,37 @@ def test_only_what_is_admitted_counts() -> None:
     assert admits_by_gate([Admit(MAPS, 2), Admit(MAIL, 0), Admit(MAPS, 3), Admit(MAIL, -1)]) == {MAPS: 5}
 
 
-def test_a_heavy_lane_moves_slowly() -> None:
-    """Even the heaviest lane must move, because a lane that never moves would be served forever."""
-    assert turn(1, 5).moved(2) == 2 * SCALE
-    assert turn(1, 5, weight=3).moved(2) == 2 * SCALE // 3
-    assert turn(1, 5, weight=WEIGHT_MAX).moved(1) > 0
+def test_a_heavy_flow_moves_slowly() -> None:
+    """Even the heaviest flow must move, because a flow that never moves would be served forever."""
+    for weight, count, moved in ((1, 2, 2 * SCALE), (3, 2, 2 * SCALE // 3), (WEIGHT_MAX, 1, SCALE // WEIGHT_MAX)):
+        flows, lanes = advance([turn(1, 5, weight=weight)], {1: count})
+        assert flows == {("q", "t1"): FlowTimes(moved, 0, None)}
+        assert lanes == {}
+        assert moved > 0
+
+
+def test_a_tenant_with_many_lanes_gets_one_share() -> None:
+    """Lanes are cheap: a tenant could multiply its share by a limit per account."""
+    many = [LaneTurn(n, 5, 1, MAPS, ("q", "many"), 0) for n in range(1, 100)]
+    turns = [many[0], LaneTurn(0, 50, 1, None, ("q", "one"), 0), *many[1:]]
+    shares = divide_claim(20, turns, {MAPS: 99})
+    assert (shares[0], sum(shares.values())) == (10, 20)
+
+
+def test_the_lanes_of_a_flow_advance_only_if_they_compete() -> None:
+    """The floor of the lanes must not fall, and the order of a flow with one lane needs no write."""
+    lanes = [LaneTurn(n, 5, 1, MAPS, ("q", "t"), 7, lane_place=place) for n, place in ((1, 3), (2, 4))]
+    flows, vtimes = advance(lanes, {1: 1})
+    assert flows == {("q", "t"): FlowTimes(7 + SCALE, 7, 3)}
+    assert vtimes == {1: 3 + SCALE}
+    assert advance(lanes[:1], {1: 1}) == ({("q", "t"): FlowTimes(7 + SCALE, 7, None)}, {})
+    assert advance([], {}) == ({}, {})
+
+
+def test_only_the_first_closing_of_a_gate_counts() -> None:
+    """Every store must close a lane for the same time, and for no longer than a definition may be outdated."""
+    closings = [Closing(MAPS, 10**12, "w" * 9_999), Closing(MAPS, 1, "other"), Closing(MAIL, 5, "x")]
+    assert distinct_closings(closings) == [
+        Closing(MAPS, CLOSED_US_MAX, "w" * WHY_LENGTH_MAX),
+        Closing(MAIL, 5, "x"),
+    ]

@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
+from leaseway.domain.exchange import CHILDREN_MAX, SETTLED_LENGTH_MAX, SETTLEMENTS_MAX
 from leaseway.domain.ids import SECOND_US, JobId, Token
 from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State
 from leaseway.domain.outcome import (
@@ -19,6 +21,7 @@ from leaseway.domain.outcome import (
     Released,
     Snooze,
     Snoozed,
+    count_fitting,
     decide,
     snooze_time,
 )
@@ -148,3 +151,29 @@ def test_a_snooze_is_exact_to_the_microsecond(until: datetime) -> None:
 def test_a_duration_is_exact_to_the_microsecond(duration_us: int) -> None:
     """The same holds for a timedelta."""
     assert snooze_time(timedelta(microseconds=duration_us)) == (None, duration_us)
+
+
+def settled(number: int, **texts: str) -> Settlement:
+    return Settlement(id=JobId(str(number)), token=Token("t"), state=State.DONE, **texts)  # type: ignore[arg-type]
+
+
+def test_an_exchange_carries_a_bounded_number_of_settlements() -> None:
+    """A service refuses a larger one as a whole, and the worker would send it again and again."""
+    assert count_fitting([]) == 0
+    assert count_fitting([settled(n) for n in range(SETTLEMENTS_MAX)]) == SETTLEMENTS_MAX
+    assert count_fitting([settled(n) for n in range(SETTLEMENTS_MAX + 1)]) == SETTLEMENTS_MAX
+
+
+def test_an_exchange_carries_texts_up_to_the_size_of_a_request() -> None:
+    """A hundred results of 256 KiB are more than a service reads."""
+    half = "x" * (SETTLED_LENGTH_MAX // 2)
+    assert count_fitting([settled(n, result=half) for n in range(5)]) == 2
+    assert count_fitting([settled(n, progress=half) for n in range(5)]) == 2
+    assert count_fitting([settled(1, result=half * 3), settled(2)]) == 1, "the first is sent in any case"
+
+
+def test_an_exchange_carries_a_bounded_number_of_children() -> None:
+    """They are stored in the same transaction."""
+    child = NewJob(id=JobId("child"), kind="k", payload="{}")
+    parents = [replace(settled(n), children=(child,) * (CHILDREN_MAX // 2)) for n in range(4)]
+    assert count_fitting(parents) == 2

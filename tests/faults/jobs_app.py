@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from leaseway import App, Context, UsageError
+from leaseway import App, Context, SyncContext, UsageError
 
 URL = "FAULTS_URL"
 HISTORY = "FAULTS_HISTORY"
@@ -66,14 +66,14 @@ def make_app(url: str, folder: Path) -> App:
     history = History(folder)
     app = App(url, events=HistoryEvents(history))
 
-    def started(ctx: Context, n: int) -> None:
+    def started(ctx: Context | SyncContext, n: int) -> None:
         history.write("start", job=ctx.id, n=n, attempt=ctx.attempt, fence=ctx.fence)
 
-    def ended(ctx: Context, n: int) -> int:
+    def ended(ctx: Context | SyncContext, n: int) -> int:
         history.write("end", job=ctx.id, n=n, fence=ctx.fence)
         return os.getpid()
 
-    def stopped(ctx: Context, n: int) -> None:
+    def stopped(ctx: Context | SyncContext, n: int) -> None:
         history.write("stopped", job=ctx.id, n=n, fence=ctx.fence, told=ctx.cancelled)
 
     async def slept(ctx: Context, n: int, seconds: float) -> None:
@@ -101,7 +101,7 @@ def make_app(url: str, folder: Path) -> App:
     async def parent(ctx: Context, n: int, seconds: float) -> int:
         started(ctx, n)
         await slept(ctx, n, seconds)
-        ctx.submit(receipt.bind(n=n, queue="receipts"))
+        ctx.submit(receipt.options(queue="receipts").bind(n=n))
         return ended(ctx, n)
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
@@ -124,7 +124,7 @@ def make_app(url: str, folder: Path) -> App:
         return ended(ctx, n)
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
-    def plain(ctx: Context, n: int, seconds: float) -> int | None:
+    def plain(ctx: SyncContext, n: int, seconds: float) -> int | None:
         started(ctx, n)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -145,7 +145,7 @@ def make_app(url: str, folder: Path) -> App:
                 stopped(ctx, n)
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
-    def hanging(ctx: Context, n: int) -> None:
+    def hanging(ctx: SyncContext, n: int) -> None:
         """Never checks whether it is cancelled."""
         started(ctx, n)
         time.sleep(3600)
@@ -262,9 +262,9 @@ def patch_poll(seconds: float) -> None:
 
 
 def patch_busy(seconds: float) -> None:
-    import leaseway.stores.sqlite.connection as connection
+    import leaseway.stores.sqlite.errors as errors
 
-    connection.BUSY_SECONDS_MAX = seconds
+    errors.BUSY_SECONDS_MAX = seconds
 
 
 def patch_waiting(_: object) -> None:

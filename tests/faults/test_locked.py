@@ -35,7 +35,7 @@ def test_a_submission_that_waited_too_long_is_refused_and_leaves_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says that nothing was stored, and that must be true."""
-    monkeypatch.setattr("leaseway.stores.sqlite.connection.BUSY_SECONDS_MAX", 0.3)
+    monkeypatch.setattr("leaseway.stores.sqlite.errors.BUSY_SECONDS_MAX", 0.3)
     lab.submit("quick", n=0)
     with lab.locked(), pytest.raises(StoreBusy, match=r"work\.db"):
         lab.submit("quick", n=1)

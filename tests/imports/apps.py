@@ -1,7 +1,7 @@
 """An app whose one job imports the shards of a spec."""
 
 from leaseway.app import App
-from leaseway.imports.assembly import ImportParts
+from leaseway.imports.run.assembly import ImportParts
 from leaseway.imports.run.shard_jobs import LEASE_SECONDS, ImportJobs, register_jobs
 
 

@@ -10,10 +10,10 @@ from tests.imports.apps import import_app
 from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.plan.plan import Plan, load_history, plan_with_history
+from leaseway.imports.run.assembly import ImportParts, load_import
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import Plan, load_history, plan_with_history
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us

@@ -11,11 +11,11 @@ from tests.cli.place import Answer
 from tests.imports.apps import import_app
 
 from leaseway.cli.main import main
-from leaseway.imports.assembly import load_import
+from leaseway.imports.domain.partition import Shard
 from leaseway.imports.domain.run_state import RunState
-from leaseway.imports.domain.shard import Shard
-from leaseway.imports.plan.plan import plan_with_history
+from leaseway.imports.run.assembly import load_import
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import plan_with_history
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 

@@ -9,7 +9,7 @@ from tests.imports.sql_sink_fixtures import TABLE, Columns
 
 from leaseway.domain.ids import Instant
 from leaseway.imports.sinks.mongodb import MongoSink
-from leaseway.imports.sinks.mongodb.row_encoding import MARK
+from leaseway.imports.sinks.mongodb.rows import MARK
 from leaseway.testing.sink_contract.fixtures import COLUMNS
 
 ELSEWHERE = "other places"

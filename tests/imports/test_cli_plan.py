@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.imports.cli_fixtures import Desk, at_desk, things
+from tests.imports.cli_fixtures import STAMPED, Desk, at_desk, things
 from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.limits.limit import Limit
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.domain.shard import make_shard
-from leaseway.imports.plan.plan import Plan, make_forecast
+from leaseway.imports.run.plan import Plan, make_forecast
 from leaseway.imports.spec.model import RunBudget
 from leaseway.testing.fake_open_charge_map import Listing, fake_api
 
@@ -106,7 +106,8 @@ currency = "EUR"
 async def test_a_budget_that_will_not_do_is_told_before_the_first_page(desk: Desk) -> None:
     """A user can raise a budget before the run, but cannot get back requests that were spent on half an import."""
     async with fake_api(0, listings={"things": Listing(things(10))}) as it:
-        desk.spec.write_text(HTTP.replace("URL", it.url).replace("FILTER", BY_IDS) + BUDGET, "utf-8")
+        text = HTTP.replace("URL", it.url).replace("FILTER", BY_IDS).replace(STAMPED, "")
+        desk.spec.write_text(text + BUDGET, "utf-8")
         told = (await asyncio.to_thread(desk.ok, "plan", "things.toml")).out
         wider = (await asyncio.to_thread(desk.ok, "plan", "things.toml", "--requests-max", "5000", "--json")).json
     assert "budget    will stop after 500 of ~1,200 requests" in told

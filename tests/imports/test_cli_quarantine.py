@@ -10,10 +10,10 @@ import pytest
 from tests.imports.cli_fixtures import STAMPED, Desk, at_desk, things
 from tests.sqlite_files import open_sqlite
 
-from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.page import BadRow
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunRow, RunState
-from leaseway.imports.domain.shard import make_shard
+from leaseway.imports.run.assembly import load_import
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.system import wall_clock_us
 from leaseway.testing.postgres import PostgresServer

@@ -61,7 +61,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 async def leaseway(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "leaseway.cli", "import", *words]
     return await asyncio.to_thread(
-        subprocess.run, command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60
+        subprocess.run, command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=180
     )
 
 

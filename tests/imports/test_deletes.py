@@ -10,10 +10,9 @@ import pytest
 from msgspec.structs import replace
 from tests.imports.changing_source import MINUTE_US, NOON, Changing, changing
 
-from leaseway.imports.assembly import load_import
-from leaseway.imports.domain.partition import format_instant
+from leaseway.imports.domain.partition import format_instant, make_shard
 from leaseway.imports.domain.run_state import RunMode, RunState
-from leaseway.imports.domain.shard import make_shard
+from leaseway.imports.run.assembly import load_import
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.fake_open_charge_map import API_KEY, Faults, fake_api
 from leaseway.testing.postgres import PostgresServer
@@ -380,7 +379,7 @@ FILE = PLAIN.replace('base_url = "https://s.example"', 'file = "s.jsonl"')
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"{PLAIN}deletes = {{}}", "resource.deletes: is empty; set flag"),
+        (f"{PLAIN}deletes = {{}}", "resource.deletes: is empty; set record"),
         (f"{PLAIN}deletes = {{ flag = {{ params = {{}} }} }}", "resource.deletes.flag.params: is empty"),
         (
             f'{PLAIN}deletes = {{ sweep = {{}} }}\non_bad_row = {{ policy = "skip" }}',

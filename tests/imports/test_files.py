@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leaseway.domain.errors import TerminalError, UsageError
 from leaseway.imports.domain.page import Page
-from leaseway.imports.domain.shard import Cursor, make_shard
+from leaseway.imports.domain.partition import Cursor, make_shard
 from leaseway.imports.rows import RowBuilder
 from leaseway.imports.sources.files import FileSource
 from leaseway.imports.spec.reader import Spec, read_spec

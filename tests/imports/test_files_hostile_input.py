@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tests.imports.test_import_faults import Import, things
 
-from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import RunState
+from leaseway.imports.run.assembly import load_import
 from leaseway.imports.sources.files import PAGE_LINES
 
 

@@ -18,8 +18,8 @@ from tests.imports.changing_source import Changing, changing
 from tests.imports.test_deletes import FULL, SWEEP, hide
 
 from leaseway.domain.errors import NoSuchJob, UnknownOutcome
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.run.finish_run import (
     duplicate_warning,
     find_excess_absence,

@@ -1,27 +1,31 @@
 """Any API by its spec alone: every paging style, every filter, and every invalid reply."""
 
+import base64
+import html
 import json
-from collections.abc import AsyncIterator
+import traceback
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
-import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.provider_http.fake_admission import Place
 
-from leaseway.domain.errors import BadValue, TerminalError, UsageError
+from leaseway.aiohttp_transport import AiohttpTransport
+from leaseway.domain.errors import BadValue, LeasewayError, TerminalError, UsageError
+from leaseway.domain.http import HttpReply, ReplyTimeout
 from leaseway.imports.domain.guards import Expectation, ParkShard, RetryPage, judge_page
 from leaseway.imports.domain.page import Page
+from leaseway.imports.domain.partition import Cursor, Predicate, Shard, make_shard
 from leaseway.imports.domain.run_state import ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Predicate, Shard, make_shard
 from leaseway.imports.rows import RowBuilder
 from leaseway.imports.sources.factory import make_source
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRefused
-from leaseway.imports.sources.status_mapping import WrongBody
+from leaseway.imports.sources.status_mapping import NoSuchPage, WrongBody
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, fake_api
 from leaseway.testing.provider import Provider, provider
@@ -29,13 +33,14 @@ from leaseway.worker.provider_http import Http
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "imports"
 SECRET = "s3cr3t"
+ODD_SECRET = 'hunter2 "key"/&<+%>\'\\7'
 THINGS = [{"id": number, "name": f"thing {number}", "kind": "ab"[number % 2]} for number in range(1, 251)]
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[Http]:
     # Without the machine's certificates, which take longer to load than most of these tests run.
-    place = Place(httpx2.AsyncHTTPTransport(verify=False))
+    place = Place(AiohttpTransport(verify=False))
     yield place.http()
     await place.wire.close()
 
@@ -46,7 +51,7 @@ async def it() -> AsyncIterator[Provider]:
         yield it
 
 
-def source_at(url: str, resource: str, source: str = "") -> JsonSource:
+def source_at(url: str, resource: str, source: str = "", key: str = SECRET) -> JsonSource:
     text = f"""
         version = 1
         [source]
@@ -60,7 +65,7 @@ def source_at(url: str, resource: str, source: str = "") -> JsonSource:
         url = "sqlite:///data.db"
         table = "things"
     """
-    return JsonSource(read_spec(text, "import.toml"), {"THINGS_KEY": f" {SECRET}\n"})
+    return JsonSource(read_spec(text, "import.toml"), {"THINGS_KEY": f" {key}\n"})
 
 
 def shard_with(predicate: Predicate) -> Shard:
@@ -252,6 +257,32 @@ async def test_an_echoed_secret_is_not_in_the_error(http: Http, it: Provider) ->
 
 
 @pytest.mark.parametrize(
+    "encode",
+    [
+        lambda key: quote(key, safe=""),
+        lambda key: quote_plus(key),
+        lambda key: json.dumps(json.dumps(key)),
+        lambda key: repr(key.encode()),
+        lambda key: base64.b64encode(f"me:{key}".encode()).decode(),
+        lambda key: html.escape(key),
+    ],
+    ids=["percent", "form", "json", "repr", "basic", "html"],
+)
+@pytest.mark.parametrize("status", [200, 400, 403, 500])
+async def test_an_echoed_secret_is_not_in_the_error_in_any_encoding(
+    http: Http, it: Provider, status: int, encode: Callable[[str], str]
+) -> None:
+    """Servers echo the request in the form in which they received it, and pages of errors escape it."""
+    spec = source_at(it.url, "", 'auth = { param = "k", env = "THINGS_KEY" }', key=ODD_SECRET)
+    it.answer(status, body=f"<p>you sent {encode(ODD_SECRET)} at {'x' * 170} {encode(ODD_SECRET)}")
+    with pytest.raises(LeasewayError) as caught:
+        await spec.fetch(ALL, None, 1, http)
+    told = "".join(traceback.format_exception(caught.value))
+    for part in (ODD_SECRET, encode(ODD_SECRET), encode(ODD_SECRET)[8:20], "hunter"):
+        assert part not in told
+
+
+@pytest.mark.parametrize(
     ("environ", "problem"),
     [
         ({}, "the environment variable OCM_API_KEY is not set"),
@@ -275,7 +306,7 @@ def test_a_secret_that_is_not_there(environ: dict[str, str], problem: str) -> No
         ("<!DOCTYPE html><p>We are down</p>", "answers HTML; it begins with '<!DOCTYPE html>"),
         ("", "answers nothing"),
         ('{"items": [1, 2', "answers no JSON"),
-        ('{"items": NaN}', "answers no JSON (NaN is no JSON)"),
+        ('{"items": NaN}', "must lead to a list (is a number)"),
         ("[" * 100_000, "answers no JSON"),
         ("\xff\xfe", "answers no JSON"),
         ("null", "$.items must lead to a list (is missing)"),
@@ -319,8 +350,8 @@ async def test_half_a_surrogate_pair_costs_one_record_not_the_page(http: Http, i
     [
         (401, SourceRefused, "answers 401"),
         (403, SourceRefused, "answers 403"),
-        (400, TerminalError, "answers 400: why"),
-        (404, TerminalError, "answers 404: why"),
+        (400, NoSuchPage, "answers 400: why"),
+        (404, NoSuchPage, "answers 404: why"),
         (301, TerminalError, "redirects to http://x/; if that is correct, set source.base_url to it"),
         (413, HeavyPage, "answers 413: why"),
         (500, HeavyPage, "answers 500: why"),
@@ -342,7 +373,7 @@ SPEC = read_spec((EXAMPLES / "airports.toml").read_text(), "airports.toml")
 
 class TooSlow:
     async def request(self, method: str, url: str, **options: Any) -> Any:
-        raise httpx2.ReadTimeout("30 s without a byte")
+        raise ReplyTimeout("30 s without a byte")
 
 
 async def test_a_page_that_takes_too_long_is_too_heavy() -> None:
@@ -402,7 +433,7 @@ class Saying:
         self._body = body
 
     async def request(self, method: str, url: str, **options: Any) -> Any:
-        return httpx2.Response(200, content=self._body)
+        return HttpReply(200, content=self._body)
 
 
 JSON = st.recursive(

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymongo import AsyncMongoClient
 from tests.imports.apps import import_app
 from tests.sqlite_files import open_sqlite
 
-from leaseway.imports.assembly import ImportParts, load_import
-from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.plan.plan import plan_with_history
+from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
+from leaseway.imports.run.assembly import ImportParts, load_import
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import plan_with_history
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Listing, fake_api
+from leaseway.testing.mongodb import MongoServer
 
 OCM = """
 version = 1
@@ -250,3 +252,23 @@ async def test_the_command_line_plans_runs_and_tells(ocm: Place) -> None:
     unknown = await asyncio.to_thread(leaseway, "status", str(ocm.path), "--run", "nobody")
     assert unknown.returncode == 2
     assert "its latest runs: " in unknown.stderr
+
+
+async def test_jobs_rows_and_limits_share_one_mongodb_database(mongodb: MongoServer, tmp_path: Path) -> None:
+    """A team on MongoDB needs no second database: a page and its cursor are one transaction beside the jobs."""
+    url = mongodb.url.replace("/leaseway?", "/everything?")
+    async with fake_api(1_000) as it:
+        place = Place(tmp_path, it, OCM.format(url=it.url, sink=url, limits='"1000/second"'))
+        place.store = url
+        it.faults = Faults(empty_every=7, html_every=11, error_every=13)
+        assert await place.run() is RunState.COMPLETE
+        shards = await place.shards()
+        assert sum(row.inserted for row in shards) == 1_000
+        assert {row.state for row in shards} == {ShardState.DONE}
+        client: AsyncMongoClient[dict[str, Any]]
+        async with AsyncMongoClient(mongodb.url) as client:
+            rows: list[dict[str, Any]] = await client.everything.poi.find().to_list()
+            names = set(await client.everything.list_collection_names())
+        await place.parts.sink.close()
+        assert {row["_id"]["external_id"] for row in rows} == place.truth()
+        assert {"poi", "leaseway_shards", "leaseway_jobs", "leaseway_limits"} <= names

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,15 +22,15 @@ from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
 from leaseway.domain.outcome import Fail
-from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.guards import Ceilings, find_disorder, halve_page_limit, hash_ids
 from leaseway.imports.domain.page import Page
+from leaseway.imports.domain.partition import Shard, make_shard
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import Shard, make_shard
+from leaseway.imports.run.assembly import ImportParts, load_import
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.import_shard import ShardResult, ShardTask, import_shard
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
-from leaseway.imports.shard_job.import_shard import ShardResult, ShardTask, import_shard
 from leaseway.system import SystemClock, wall_clock_us
 from leaseway.testing.fake_open_charge_map import Listing, fake_api
 from leaseway.worker.context import Context
@@ -59,6 +60,9 @@ class FencedContext(NamedTuple):
 
     def progress(self, *words: Any) -> None:
         """Progress is not shown."""
+
+    def saving_calls(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Import:

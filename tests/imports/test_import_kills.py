@@ -14,22 +14,23 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 from tests.imports.apps import import_app
+from tests.processes import child_processes
 from tests.sqlite_files import open_sqlite
 
 from leaseway.app import App
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
-from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.plan.plan import plan_with_history
+from leaseway.imports.run.assembly import ImportParts, load_import
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import plan_with_history
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, fake_api
 from leaseway.testing.postgres import PostgresServer
 
-ROWS, PAGE_ROWS = 20_000, 20
-WORKERS, KILLS = 4, 25
+PAGE_ROWS = 20
+WORKERS = 4
 PAGES_BETWEEN = (5, 25)
 """Kills follow the number of requests that the provider has seen, not the clock: the import cannot end before the last
 kill.
@@ -84,6 +85,21 @@ class Place(NamedTuple):
         quiet = subprocess.DEVNULL
         return subprocess.Popen([*command, "--store", self.store], env=environ, stdout=quiet, stderr=quiet)
 
+    def command(self, verb: str, *options: str) -> "subprocess.Popen[str]":
+        command = [
+            sys.executable,
+            "-m",
+            "leaseway.cli",
+            "import",
+            verb,
+            str(self.path),
+            "--store",
+            self.store,
+            *options,
+        ]
+        environ = {**os.environ, "OCM_API_KEY": API_KEY}
+        return subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
     async def written(self) -> dict[str, tuple[int, bool]]:
         """The stamp of each row, and whether it was written once."""
         if self.rows.startswith("postgresql"):
@@ -127,47 +143,67 @@ def place_of(folder: Path, it: FakeApi, rows: str, store: str) -> Place:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize(("rows", "kills"), [(5_000, 8), pytest.param(20_000, 25, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("database", [sqlite_place, postgres_place], ids=["sqlite", "postgresql"])
 async def test_workers_killed_at_random_leave_every_row_once(
-    tmp_path: Path, server: PostgresServer, database: Callable[..., AbstractAsyncContextManager[Place]]
+    tmp_path: Path,
+    server: PostgresServer,
+    database: Callable[..., AbstractAsyncContextManager[Place]],
+    rows: int,
+    kills: int,
 ) -> None:
-    """Twenty-five kills of workers that hold shards must leave nothing missing, nothing extra and nothing written
-    twice.
-    """
-    async with fake_api(ROWS) as it, database(tmp_path, it, server) as place:
+    """Kills of workers that hold shards must leave nothing missing, nothing extra and nothing written twice."""
+    async with fake_api(rows) as it, database(tmp_path, it, server) as place:
         await place.parts.sink.open()
         app, handle = import_app(place.parts, place.store, LEASE_SECONDS)
         async with app:
             await start_planned(
                 place.parts, handle, "run", (await plan_with_history(place.parts)).shards, wall_clock_us()
             )
-            await killed_and_done(place, app)
+            await killed_and_done(place, app, kills)
             assert await finish_run(place.parts, "run") is RunState.COMPLETE
         shards = await place.parts.sink.shards.find_all("run")
         truth = {str(number): (stamp, True) for number, stamp in it.table.readable().items()}
         assert await place.written() == truth
-        check_counters(shards, place.pages())
+        check_counters(shards, rows, place.pages())
         await place.parts.sink.close()
 
 
-def check_counters(shards: list[ShardRow], seen: int) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_a_killed_worker_of_a_command_is_replaced(tmp_path: Path, server: PostgresServer) -> None:
+    """If the system kills the only worker, the command would report a partial import, and nobody would continue it."""
+    async with fake_api(2_000) as it, sqlite_place(tmp_path, it, server) as place:
+        with place.command("run", "--workers", "1", "--lease", "1") as run:
+            for seen in (10, 40):
+                await asyncio.wait_for(it.has_seen(seen), STUCK_SECONDS)
+                for worker in child_processes(run.pid):
+                    os.kill(worker, signal.SIGKILL)
+            _, errors = await asyncio.to_thread(run.communicate)
+        assert run.returncode == 0, errors
+        assert errors.count("was killed by SIGKILL; another one takes over") == 2
+        truth = {str(number): (stamp, True) for number, stamp in it.table.readable().items()}
+        assert await place.written() == truth
+
+
+def check_counters(shards: list[ShardRow], rows: int, seen: int) -> None:
     """`seen`: the number of pages that the provider was asked for."""
 
     def total(name: str) -> int:
         return sum(getattr(row, name) for row in shards)
 
-    assert (total("rows"), total("inserted")) == (ROWS, ROWS)
+    assert (total("rows"), total("inserted")) == (rows, rows)
     assert [total(name) for name in ("updated", "unchanged", "stale", "quarantined")] == [0, 0, 0, 0]
     assert sum(row.attempts > 1 for row in shards) > 0, "nobody was killed with a shard in hand"
     assert total("pages") <= total("requests") <= seen, "a page was counted that nobody asked for"
     assert seen <= 1.15 * total("pages"), "more was fetched again than was in hand"
 
 
-async def killed_and_done(place: Place, app: App) -> None:
+async def killed_and_done(place: Place, app: App, kills: int) -> None:
     """Run four workers until no job is left; kill the given number of them on the way and start replacements."""
     chance, workers = random.Random(5), [place.worker() for _ in range(WORKERS)]
     try:
-        for _ in range(KILLS):
+        for _ in range(kills):
             seen = len(place.it.arrivals) + chance.randint(*PAGES_BETWEEN)
             await asyncio.wait_for(place.it.has_seen(seen), STUCK_SECONDS)
             victim = chance.choice(await busy(app, workers))

@@ -26,9 +26,9 @@ from leaseway import (
     TransientError,
     UsageError,
 )
-from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
+from leaseway.imports.run.assembly import load_import
 from leaseway.imports.spec.importer_options import BadOption
 from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Listing, fake_api
 

@@ -9,8 +9,8 @@ from tests.imports.changing_source import MINUTE_US, NOON, changing
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
-from leaseway.imports.plan.plan import build_plan
-from leaseway.imports.plan.watermark import RunHistory, StampGrain, choose_scope
+from leaseway.imports.run.plan import build_plan
+from leaseway.imports.run.watermark import RunHistory, StampGrain, choose_scope
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import SourceProbe
 from leaseway.imports.spec.model import Incremental

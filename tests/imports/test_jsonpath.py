@@ -10,6 +10,7 @@ from leaseway.imports.domain.jsonpath import MISSING, parse_path
 DOCUMENT: dict[str, Any] = {
     "a": {"b": [{"c": 1}, {"c": None}, {}], "odd name": 2, "x-y": 3},
     "items": [],
+    "links": [{"rel": "self", "href": "/1"}, "odd", {"rel": "next", "href": "/2"}],
     "null": None,
 }
 
@@ -33,6 +34,14 @@ DOCUMENT: dict[str, Any] = {
         ("$.a[0]", MISSING),
         ("$.items[0]", MISSING),
         ("$.items[*].x", MISSING),
+        ("$.a.b[-1]", {}),
+        ("$.a.b[-3].c", 1),
+        ("$.a.b[-4].c", MISSING),
+        ("$.items[-1]", MISSING),
+        ("$.links[?rel=='next'].href", "/2"),
+        ('$.links[?(@.rel == "self")].href', "/1"),
+        ("$.links[?rel=='prev'].href", MISSING),
+        ("$.a[?rel=='next']", MISSING),
     ],
 )
 def test_what_is_there(text: str, first: object) -> None:
@@ -47,7 +56,9 @@ def test_everything_below_a_star() -> None:
     assert parse_path("path", "$.nothing[*]").all(DOCUMENT) == []
 
 
-@pytest.mark.parametrize("text", ["$", "$.a.b[0]", "$['odd name'][*].c", "$.x-y"])
+@pytest.mark.parametrize(
+    "text", ["$", "$.a.b[0]", "$.a[-1]", "$.links[?rel=='next'].href", "$['odd name'][*].c", "$.x-y"]
+)
 def test_a_path_is_written_as_it_is_read(text: str) -> None:
     """Error messages show paths, and users copy them back into the spec."""
     assert str(parse_path("path", text)) == text
@@ -61,9 +72,8 @@ def test_a_path_is_written_as_it_is_read(text: str) -> None:
         ("x" * 501, "must be a path of 1 to 500 characters"),
         ("$.", "'$.' is not a path: at character 2 ('.'), a name must follow the dot"),
         ("$..a", "at character 2 ('..a'), '..' is not supported; write the whole path"),
-        ("$.a[-1]", "at character 4 ('[-1]'), negative indexes and slices are not supported; write [0] or [*]"),
-        ("$.a[1:2]", "at character 4 ('[1:2]'), negative indexes and slices are not supported; write [0] or [*]"),
-        ("$.a[?(@.b)]", "at character 4 ('[?(@.b)]'), filters and expressions are not supported"),
+        ("$.a[1:2]", "at character 4 ('[1:2]'), slices are not supported; write [0], [-1] or [*]"),
+        ("$.a[?(@.b)]", "at character 4 ('[?(@.b)]'), the only filter is [?name=='value']"),
         ("$.a b", "at character 4 (' b'), expected .name, ['name'], [0] or [*]"),
         ("$a", "at character 2 ('a'), expected .name, ['name'], [0] or [*]"),
         ("1a", "at character 1 ('1a'), expected .name, ['name'], [0] or [*]"),

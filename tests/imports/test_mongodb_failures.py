@@ -14,20 +14,15 @@ from msgspec.structs import replace
 from pymongo import MongoClient
 from tests.imports.mongodb_fixtures import EPOCH, MongoPlace
 from tests.imports.sql_sink_fixtures import TABLE
+from tests.mongodb_faults import leave_a_transaction
 
-from leaseway.domain.errors import (
-    BadValue,
-    KeyConflict,
-    StoreBusy,
-    StoreRefused,
-    TransientError,
-    UnknownOutcome,
-)
+from leaseway.domain.errors import BadValue, KeyConflict, StoreBusy, StoreRefused, TransientError, UnknownOutcome
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.sinks.mongodb import MongoSink, connection
-from leaseway.imports.sinks.mongodb.row_encoding import DEPTH_MAX, MARK
+from leaseway.imports.sinks.mongodb.rows import DEPTH_MAX, MARK
+from leaseway.stores.mongodb.store import MongoStore
 from leaseway.testing.mongodb import MongoServer, mongodb_server
 from leaseway.testing.server import free_port
 from leaseway.testing.sink_contract.fixtures import (
@@ -259,6 +254,40 @@ async def test_a_server_that_is_killed_loses_pages_and_no_promise(server: MongoS
         assert await sink.shards.write(again) == WriteCounts(inserted=2, quarantined=1)
     assert ((await shard(sink)).inserted, await sink.rows.count()) == (24, 24)
     assert [one.position for _, _, one in await sink.quarantine.find_all()] == list(range(12))
+
+
+@pytest.fixture
+async def patient(mongodb: MongoServer) -> AsyncIterator[MongoPlace]:
+    """On a server that never ends an abandoned transaction by itself. A store keeps its jobs there, too."""
+    limit = "transactionLifetimeLimitSeconds"
+    before = mongodb.command({"getParameter": 1, limit: 1})[limit]
+    mongodb.command({"setParameter": 1, limit: 100_000})
+    place = MongoPlace(mongodb.url)
+    await place.empty()
+    store = MongoStore(mongodb.url)
+    await store.open()
+    await store.close()
+    yield place
+    mongodb.command({"setParameter": 1, limit: before})
+
+
+@pytest.mark.parametrize("collection", ["leaseway_shards", TABLE])
+async def test_a_page_that_a_killed_worker_has_begun_is_written_soon(
+    patient: MongoPlace, monkeypatch: pytest.MonkeyPatch, collection: str
+) -> None:
+    """The server would keep the transaction of a killed worker for a minute, and the shard would stand still. A page
+    conflicts with it; the claim of a shard, which needs no transaction, waits for it in the server."""
+    monkeypatch.setattr(connection, "CALL_SECONDS_MAX", 10.0)
+    monkeypatch.setattr(connection, "TRIES_MAX", 20)
+    sink = patient.sink()
+    await sink.open()
+    await started(sink)
+    await written(sink, page(rows(1, 2), after=2))
+    await asyncio.to_thread(leave_a_transaction, patient.url, collection)
+    assert await sink.shards.begin(RUN.id, LOW.key, 2) is not None
+    counts = await sink.shards.write(page([row(2, 1), *rows(3)], 2, 3, 2))
+    assert counts == WriteCounts(inserted=1, updated=1)
+    await sink.close()
 
 
 def pair(number: int) -> tuple[int, int]:
@@ -567,8 +596,8 @@ async def test_a_sweep_reads_ids_in_the_servers_order(place: MongoPlace, sink: M
     await written(sink, replace(page(first, after=1, remembers=True), run="run-2"))
     last = replace(page(second, 1, 2, remembers=True, state=ShardState.DONE), run="run-2")
     await written(sink, last)
-    sweep = await sink.sweeps.sweep("run-2")
-    assert (sweep.stored, sweep.absent) == (len(ids), 2)
+    found = await sink.sweeps.sweep("run-2")
+    assert (found.stored, found.absent) == (len(ids), 2)
     assert await sink.sweeps.find_absent("maps", 1, 10) == ["9", "\uffff"]
     assert await place.found("leaseway_seen") == []
 
@@ -581,8 +610,8 @@ async def test_a_sweep_that_was_interrupted_counts_once(server: MongoServer, sin
     with failing(server, "update", namespace="leaseway.leaseway_runs", **LOST), pytest.raises(UnknownOutcome):
         await sink.sweeps.sweep("run-2")
     for _ in range(2):
-        sweep = await sink.sweeps.sweep("run-2")
-        assert (sweep.stored, sweep.absent) == (2, 1)
+        found = await sink.sweeps.sweep("run-2")
+        assert (found.stored, found.absent) == (2, 1)
     assert await sink.sweeps.find_absent("maps", 1, 10) == ["2"]
     assert await sink.sweeps.find_absent("maps", 2, 10) == []
 

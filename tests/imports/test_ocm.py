@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.errors import BadValue, TerminalError
+from leaseway.domain.errors import BadValue
 from leaseway.imports.domain.guards import (
     ConfirmEnd,
     ContinueShard,
@@ -21,20 +21,22 @@ from leaseway.imports.domain.guards import (
 )
 from leaseway.imports.domain.page import Page
 from leaseway.imports.domain.partition import (
+    Cursor,
+    Shard,
     check_plan,
     country_shards,
     cross_shards,
     grid_shards,
     id_range_shards,
+    make_shard,
     quadtree_shards,
     window_shards,
 )
 from leaseway.imports.domain.run_state import ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Shard, make_shard
 from leaseway.imports.domain.splitting import split_shard
 from leaseway.imports.sources.ocm import CAPS, OpenChargeMap
-from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRefused
-from leaseway.imports.sources.status_mapping import WrongBody
+from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceBusy, SourceRefused
+from leaseway.imports.sources.status_mapping import NoSuchPage, WrongBody
 from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, Poi, fake_api, synthetic
 from leaseway.testing.fake_open_charge_map.data import BULK_MINUTE
 from leaseway.testing.fake_open_charge_map.poi import ID_BY_CODE
@@ -251,8 +253,8 @@ async def test_an_empty_page_is_no_end() -> None:
         ((503, b'{"description":"API requests by robots are temporarily disabled."}'), SourceRefused),
         ((502, b"Upstream API unavailable"), HeavyPage),
         ((413, b""), HeavyPage),
-        ((429, b""), BadReply),
-        ((400, b'{"status":"error"}'), TerminalError),
+        ((429, b""), SourceBusy),
+        ((400, b'{"status":"error"}'), NoSuchPage),
         ((200, b"<html>"), WrongBody),
         ((200, b'{"status":"error"}'), WrongBody),
         ((200, b"[1, 2]"), WrongBody),

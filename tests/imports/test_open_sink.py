@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.imports.assembly import sink_for_url
 from leaseway.imports.domain.page import ColumnType
+from leaseway.imports.run.assembly import sink_for_url
 from leaseway.imports.sinks.mongodb import MongoSink
 from leaseway.imports.sinks.parquet.sink import ParquetSink
 from leaseway.imports.sinks.postgres.sink import PostgresSink
@@ -57,6 +57,6 @@ def test_an_unknown_sink_is_refused() -> None:
 )
 def test_a_driver_that_is_missing_is_named(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user needs the install command, not the name of a module."""
-    monkeypatch.setattr("leaseway.imports.assembly.find_spec", lambda name: None)
+    monkeypatch.setattr("leaseway.imports.run.assembly.find_spec", lambda name: None)
     with pytest.raises(StoreRefused, match=rf"pip install 'leaseway\[{extra}\]'"):
         sink_for_url(url, "poi", {})

@@ -8,15 +8,16 @@ import pytest
 from tests.imports.apps import import_app
 from tests.imports.test_import_end_to_end import OCM, Place
 
+from leaseway.domain.outcome import Backoff
 from leaseway.imports.domain.drift import add_profiles, profile_documents
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunState, ShardState
-from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.domain.splitting import rows_left
-from leaseway.imports.plan.plan import plan_with_history
+from leaseway.imports.run import import_shard
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import plan_with_history
 from leaseway.imports.run.shard_jobs import job_key, submit_open_shards
 from leaseway.imports.run.start import start_planned
-from leaseway.imports.shard_job import import_shard
 from leaseway.system import wall_clock_us
 from leaseway.testing.fake_open_charge_map import FakeApi, Faults, Listing, fake_api
 
@@ -172,16 +173,39 @@ async def test_an_attempt_that_failed_says_why_in_the_books(tmp_path: Path, monk
         await place.parts.sink.close()
 
 
+async def test_a_shard_that_is_never_in_order_is_parked_and_its_requests_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If resource.key names another field than the one by which the source sorts, no retry helps. Fifty attempts with
+    pauses of up to a minute would hide the mistake for most of an hour, and every refused page was paid for.
+    """
+    monkeypatch.setattr("leaseway.imports.run.shard_jobs.BACKOFF", Backoff(first_seconds=0.001, seconds_max=0.001))
+    monkeypatch.setattr(import_shard, "DOUBT_SECONDS", 0.0)
+    async with fake_api(300, faults=Faults(reordered=True)) as it:
+        place = place_of(tmp_path, it)
+        await place.parts.sink.open()
+        await plan_with_history(place.parts)
+        planning = len(it.arrivals)
+        assert await imported(place) is RunState.PARTIAL
+        parked = [row for row in await place.shards() if row.state is ShardState.PARKED]
+        assert parked
+        for row in parked:
+            assert "check that resource.key names the field by which the source sorts" in str(row.why)
+            assert (row.attempts, row.guards["order_violated"]) == (5, import_shard.DISORDER_MAX)
+        assert sum(row.requests for row in await place.shards()) == len(it.arrivals) - 2 * planning
+        await place.parts.sink.close()
+
+
 async def test_records_that_come_twice_are_counted(tmp_path: Path) -> None:
     """Inserts at the front shift the offsets, so rows come again; they must be written once and reported."""
     records = [{"icao": f"X{n:05}"} for n in range(300)]
-    shifted = [*records[:150], *records[100:250]]
+    shifted = [*records[:150], *records[75:225]]
     async with fake_api(0, listings={"airports": Listing(shifted, key="icao")}) as it:
         place = Place(tmp_path, it, SHIFTING.format(url=it.url, folder=tmp_path))
         assert await imported(place) is RunState.COMPLETE
         (row,) = await place.shards()
-        assert row.guards["duplicate"] == 50
-        assert (row.inserted, row.unchanged) == (250, 50)
+        assert row.guards["duplicate"] == 75
+        assert (row.inserted, row.unchanged) == (225, 75)
         await place.parts.sink.close()
 
 
@@ -201,7 +225,7 @@ async def test_a_list_that_shrinks_while_it_is_read_is_not_cut_short(tmp_path: P
             return await fetch(*arguments)
 
         place.parts.source.fetch = shrinking  # type: ignore[assignment]
-        assert await imported(place) is RunState.COMPLETE
+        assert await imported(place) is RunState.UNVERIFIED
         assert set(place.rows("airports")) == {record["icao"] for record in records}
         await place.parts.sink.close()
 

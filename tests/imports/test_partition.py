@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from leaseway.domain.errors import BadValue
 from leaseway.imports.domain.boxes import WORLD, Box, expand_box, owns, parse_box, quadrants, split_wide_box
 from leaseway.imports.domain.partition import (
+    Shard,
     check_plan,
     country_shards,
     cross_shards,
     format_instant,
     grid_shards,
     id_range_shards,
+    make_shard,
     parse_instant,
     quadtree_shards,
     window_shards,
 )
-from leaseway.imports.domain.shard import Shard, make_shard
 from leaseway.imports.domain.splitting import split_shard
 from leaseway.imports.sources.port import SourceCapabilities
 from leaseway.testing.fake_open_charge_map.ocm import is_within

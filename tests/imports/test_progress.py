@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from leaseway.domain.limits.limit import Rate
-from leaseway.imports.assembly import load_import
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
-from leaseway.imports.domain.shard import make_shard
-from leaseway.imports.progress import progress_view
-from leaseway.imports.progress.progress import (
+from leaseway.imports.run import progress_view
+from leaseway.imports.run.assembly import load_import
+from leaseway.imports.run.progress import (
     ProgressTracker,
     RequestBudget,
     RunningShard,
@@ -25,16 +25,7 @@ from leaseway.imports.progress.progress import (
     completed_share,
     tightest,
 )
-from leaseway.imports.progress.progress_view import (
-    LINE_SECONDS,
-    POLL_SECONDS,
-    ProgressView,
-    asked,
-    frame,
-    line,
-    span,
-    watch,
-)
+from leaseway.imports.run.progress_view import LINE_SECONDS, POLL_SECONDS, ProgressView, asked, frame, line, span, watch
 
 FIFTY = Rate(1_000_000, 50)
 WAITING, RUNNING, DONE, SPLIT, PARKED = ShardState
@@ -302,7 +293,7 @@ async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pyt
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
     with waiting_process() as worker:
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(watch(parts, "ocm-1", [worker], console))
+            watching = group.create_task(watch(parts, "ocm-1", lambda: worker.poll() is None, console))
             assert isinstance(console.file, io.StringIO)
             while "0 of 1 shards" not in console.file.getvalue():
                 await asyncio.sleep(0.02)

@@ -15,8 +15,8 @@ from leaseway.domain.errors import LeaseLost
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
 from leaseway.imports.domain.guards import Ceilings
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunState, ShardState
-from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from leaseway.imports.domain.page import ColumnType, Row
-from leaseway.imports.sinks.bulk_encoding import PageEncoder
-from leaseway.imports.sinks.row_encoding import RowEncoder, jsonb_text
+from leaseway.imports.sinks.row_encoding import PageEncoder, RowEncoder, jsonb_text
 from leaseway.testing.sink_contract.fixtures import COLUMNS, row
 
 characters = st.characters(exclude_categories=()) | st.sampled_from("a\0\ud83d\\")  # includes lone surrogates

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.imports.sql_sink_fixtures import PLACES, Place, empty_place
 
 from leaseway.imports.domain.page import ColumnType, Row
-from leaseway.imports.domain.shard import canonical
+from leaseway.imports.domain.partition import canonical
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sinks.row_map import RowPosition, find_position
 from leaseway.imports.spec.reader import read_spec

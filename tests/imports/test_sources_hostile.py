@@ -16,15 +16,15 @@ import pytest
 from tests.imports.apps import import_app
 from tests.sqlite_files import open_sqlite
 
-from leaseway.imports.assembly import ImportParts, load_import
+from leaseway import aiohttp_transport
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import make_shard
+from leaseway.imports.run.assembly import ImportParts, load_import
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.sources.paging import KeysetPager
 from leaseway.imports.spec.model import KeysetPaging
 from leaseway.system import wall_clock_us
-from leaseway.worker import provider_http
 
 SPEC = """
 version = 1
@@ -179,7 +179,7 @@ async def test_a_small_reply_that_unpacks_to_gigabytes_is_asked_for_in_smaller_p
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the reply would exhaust the memory of one worker after another, fifty times."""
-    monkeypatch.setattr(provider_http, "REPLY_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(aiohttp_transport, "REPLY_BYTES_MAX", 1_000_000)
     bomb = gzip.compress(b'{"items": []' + b" " * 100_000_000 + b"}", 9)
     assert len(bomb) < 200_000
 

@@ -125,7 +125,7 @@ def test_a_small_spec_needs_little() -> None:
         (
             'key = "ID"',
             'key = "ID[?x]"',
-            "resource.key: 'ID[?x]' is not a path: at character 3 ('[?x]'), filters and expressions are not supported",
+            "resource.key: 'ID[?x]' is not a path: at character 3 ('[?x]'), the only filter is [?name=='value']",
         ),
         ('key = "ID"', 'key = "$"', "resource.key: must be the path of a field; $ is the whole record"),
         ('key = "ID"', 'key = "ids[*]"', "resource.key: must lead to a single value; 'ids[*]' may lead to many"),
@@ -186,12 +186,12 @@ def test_a_small_spec_needs_little() -> None:
         (
             'header = "X-API-Key", env',
             'header = "X-API-Key", param = "key", env',
-            "source.auth: needs either header or param, and not both",
+            "source.auth: needs either header or param, and not both; or user, or token_url",
         ),
         (
             'url = "sqlite:///ocm.db"',
             'url = "ocm.db"',
-            "sink.url: must begin with one of sqlite://, postgres://, postgresql://, mongodb://, mongodb+srv://, "
+            "sink.url: must begin with one of sqlite://, postgresql://, mongodb://, mongodb+srv://, "
             "parquet:// (is 'ocm.db')",
         ),
         ('{ sortby = "id_asc" }', "{ maxresults = 5 }", "resource.page: uses the parameter 'maxresults' twice"),
@@ -226,7 +226,7 @@ def test_a_wrong_field_is_named_with_its_place(old: str, new: str, message: str)
             'auth = { param = "key", env = "K", scheme = "Bearer" }',
             "source.auth.scheme: is for a header; remove it, because a param has no scheme",
         ),
-        ('auth = { env = "K" }', "source.auth: needs either header or param, and not both"),
+        ('auth = { env = "K" }', "source.auth: needs either header or param, and not both; or user, or token_url"),
     ],
 )
 def test_a_source_that_does_not_fit_together(lines: str, message: str) -> None:

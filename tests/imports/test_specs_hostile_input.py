@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import id_range_shards
-from leaseway.imports.plan.plan import build_plan
+from leaseway.imports.run.assembly import load_import
+from leaseway.imports.run.plan import build_plan
 from leaseway.imports.sources.port import SourceProbe
 from leaseway.imports.spec.reader import BadSpec, read_spec
 

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.imports.domain.page import Row
+from leaseway.imports.domain.partition import Cursor, Shard
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
-from leaseway.imports.domain.shard import Cursor, Shard
-from leaseway.imports.plan.plan import build_plan
 from leaseway.imports.rows import RowBuilder
+from leaseway.imports.run.plan import build_plan
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.fake_open_charge_map import API_KEY, FakeApi, Faults, synthetic
@@ -60,6 +60,10 @@ class Reply(NamedTuple):
     status_code: int
     content: bytes
     headers: dict[str, str]
+
+    @property
+    def is_success(self) -> bool:
+        return self.status_code < 300
 
 
 class World:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.api.shared_service import service_in_memory
+from tests.mongodb_collections import empty_collections
 from tests.postgres_tables import empty_tables
 
 from leaseway.ports.limiter import Limiter
 from leaseway.stores.memory.limits import MemoryLimiter
+from leaseway.stores.mongodb.connection import META
+from leaseway.stores.mongodb.limits import FENCE_ID, MongoLimiter
+from leaseway.stores.mongodb.schema import LEVELS, LIMITS
 from leaseway.stores.postgres.limits import PostgresLimiter
 from leaseway.stores.redis.limits import RedisLimiter
 from leaseway.stores.sqlite.limits import SqliteLimiter
@@ -51,13 +55,43 @@ async def in_postgres(request: pytest.FixtureRequest, clock: FakeClock, folder: 
         await limiter.open()
         async with limiter.connections.borrow() as connection:
             await empty_tables(connection, limiter.address.quoted)
+            # As after a crash: earlier use is not known.
+            await connection.execute(f"INSERT INTO {limiter.address.quoted}.limiter_history VALUES (true)")
         yield limiter
     finally:
         await limiter.close()
 
 
+async def forget_use(limiter: MongoLimiter) -> None:
+    """As after a restored backup: nothing is defined, and earlier use is not known."""
+    await empty_collections(limiter.connections, LIMITS, LEVELS)
+    async with limiter.connections.calling() as database:
+        restored = {"since": 0, "levels": "of another database"}
+        await database[META].replace_one({"_id": FENCE_ID}, restored, upsert=True)
+    await limiter.open()
+
+
+@asynccontextmanager
+async def in_mongodb(request: pytest.FixtureRequest, clock: FakeClock, folder: Path) -> AsyncIterator[Limiter]:
+    limiter = MongoLimiter(request.getfixturevalue("mongodb").url, clock.now_us)
+    try:
+        await limiter.open()
+        await forget_use(limiter)
+        yield limiter
+    finally:
+        await limiter.close()
+
+
+async def create_used(path: Path) -> None:
+    """A file as after a restart of the machine: earlier use is not known."""
+    limiter = SqliteLimiter(str(path), lambda: 0, "earlier", durable=False)
+    await limiter.open()
+    await limiter.close()
+
+
 @asynccontextmanager
 async def in_sqlite(request: pytest.FixtureRequest, clock: FakeClock, folder: Path) -> AsyncIterator[Limiter]:
+    await create_used(folder / "work.db")
     limiter = SqliteLimiter(str(folder / "work.db"), now_us=clock.now_us, durable=False)
     await limiter.open()
     yield limiter
@@ -71,7 +105,7 @@ async def over_http(request: pytest.FixtureRequest, clock: FakeClock, folder: Pa
 
 
 OPENINGS: dict[str, Opening] = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_postgres, "valkey": in_valkey}
-OPENINGS["http"] = over_http
+OPENINGS |= {"mongodb": in_mongodb, "http": over_http}
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from tests.limits.sliding_log import Arrival, excess
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, credit_unused, take
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, wire_delay_us
-from leaseway.domain.limits.sizing import Sizing, size_limit
+from leaseway.domain.limits.buckets import Acquisition, Granted, credit_unused, take
+from leaseway.domain.limits.level import NEW, Level
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Sizing, size_limit, wire_delay_us
 
 START = 1_000 * SECOND_US
 STEPS = 120

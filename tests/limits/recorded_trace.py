@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from leaseway.domain.errors import UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import Granted, Level, Notice
+from leaseway.domain.limits.buckets import Granted, Notice
+from leaseway.domain.limits.level import Level
 from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
@@ -15,13 +16,17 @@ from leaseway.testing.clock import FakeClock
 DEFINITIONS: list[LimitDefinition] = [
     limit.definition
     for limit in (
-        Limit("maps", "30/minute"),
+        Limit("maps", "30/minute", breaker=2),
         Limit("maps", "7 per 11 s", "100/minute", burst=0.3, cost_max=3),
         Limit("maps", "100/minute", "997/hour", burst=0.03, lease=2),
         Limit("mail:{tenant}", "10 per 3 s", burst=0.7, cost_max=3),
         Limit("mail:{tenant}", "100 per 3 s", concurrency=2),
         Limit("phone", concurrency=3),
         Limit("phone", "50/minute", concurrency=2, cost_max=2),
+        Limit("phone", "40 per 10 s", "200/minute", unit="tokens", cost_max=20),
+        Limit("mail:{tenant}", "30 per 3 s", unit="tokens"),
+        Limit("maps", "60 per 11 s", breaker=1),
+        Limit("phone", "40 per 10 s", unit="tokens", cost_max=20, breaker=1),
     )
 ]
 NAMES = {"maps": "maps", "mail:one": "mail:{tenant}", "mail:two": "mail:{tenant}", "phone": "phone"}
@@ -103,7 +108,9 @@ class Life:
             await self.limiter.return_unused(granted, min(step.least, granted.count))
 
     async def vacate(self, step: Step) -> None:
-        await self.limiter.end_calls(self.asks(step), step.holder, step.least)
+        asks = self.asks(step)
+        used = [(step.number * 3 + place) % 25 for place, _ in enumerate(asks)] if step.number % 3 else ()
+        await self.limiter.end_calls(asks, step.holder, step.least, used)
 
     async def keep(self, step: Step) -> None:
         await self.limiter.renew_calls(self.asks(step), step.holder, step.least, step.us + 1)
@@ -118,6 +125,20 @@ class Life:
         name = step.names[0]
         reset_us = None if step.number % 2 else step.us
         await self.limiter.observe(Notice(name, NAMES[name], 0, remaining=step.number, reset_us=reset_us))
+
+    async def fail(self, step: Step) -> None:
+        """A call has failed, or was answered; it was granted lately or long ago."""
+        name = step.names[0]
+        numbers = [
+            number
+            for granted in self.grants[-3:]
+            for request, number in zip(granted.asks, granted.circuits, strict=False)
+            if request.name == name
+        ]
+        circuit = max(numbers[-1], 0) if numbers else step.number % 2
+        failed = step.number % 4 > 0
+        notice = Notice(name, NAMES[name], 0, circuit=circuit, failed=failed, answered=not failed)
+        await self.limiter.observe(notice)
 
     async def look(self, step: Step) -> Any:
         now, levels = await self.limiter.levels(self.asks(step))
@@ -137,7 +158,14 @@ def from_now(level: Level, now: Instant) -> Any:
     }
     seats = {who: [seat.count, seat.until - now] for who, seat in level.in_flight.items()}
     slowed = [level.percent, level.slowed_at if level.percent < 100 else 0, level.generation]
-    return [buckets, seats, slowed, max(level.blocked_until - now, 0), level.since]
+    used = sorted([use.window_us, use.until - now, use.amount] for use in level.used)
+    breaker = level.breaker
+    circuit = [
+        breaker.number,
+        breaker.trips,
+        *(max(each - now, 0) for each in (breaker.open_until, breaker.probe_until)),
+    ]
+    return [buckets, seats, slowed, max(level.blocked_until - now, 0), level.since, used, circuit]
 
 
 OFTEN = {
@@ -149,6 +177,7 @@ OFTEN = {
     "keep": 1,
     "refuse": 2,
     "remain": 2,
+    "fail": 5,
     "declare": 1,
     "change": 1,
     "definitions": 1,
@@ -158,3 +187,20 @@ OFTEN = {
 SPANS_US = [0, 1, 999, 100_000, SECOND_US, 3 * SECOND_US, 11 * SECOND_US, 61 * SECOND_US, 3_600 * SECOND_US]
 BEGINNING = [Step("declare", number=number) for number in (0, 3, 5)] + [Step("advance", us=SPANS_US[-1])]
 """After an hour, buckets are full and calls may be in flight, on every store."""
+
+OUTAGE = [Step("forget", number=1), Step("declare", number=0), Step("advance", us=SPANS_US[-1])]
+OUTAGE += [Step("fail", number=1), Step("fail", number=2)]
+OUTAGE += 4 * [
+    *(2 * [Step("take", number=3), Step("look")]),
+    Step("advance", us=61 * SECOND_US),
+    *(2 * [Step("take", number=3), Step("look")]),
+    Step("fail", number=1),
+]
+OUTAGE += [
+    Step("take", number=3),
+    Step("advance", us=SPANS_US[-1]),
+    Step("take", number=3),
+    Step("fail", number=4),
+    Step("take", number=3),
+]
+"""A circuit breaker opens, its probes fail four times, and the fifth is answered."""

@@ -13,18 +13,8 @@ from tests.limits.sliding_log import excess
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import (
-    IDLE_US,
-    NEW,
-    Acquisition,
-    Granted,
-    Level,
-    Never,
-    Notice,
-    Wait,
-    permits_left,
-    take,
-)
+from leaseway.domain.limits.buckets import IDLE_US, Acquisition, Granted, Never, Notice, Wait, permits_left, take
+from leaseway.domain.limits.level import NEW, Level
 from leaseway.domain.limits.limit import (
     Limit,
     LimitDefinition,
@@ -32,9 +22,10 @@ from leaseway.domain.limits.limit import (
     Rate,
     check_limit,
     permit_lease_us,
+    size_limit,
     wire_delay_us,
 )
-from leaseway.domain.limits.sizing import size_limit
+from leaseway.domain.limits.throttling import apply_notice
 
 NOW = 1_750_000_000 * SECOND_US
 SINCE = NOW - 90 * 86_400 * SECOND_US
@@ -202,7 +193,7 @@ def test_it_reopens_with_one_token_at_most(definition: LimitDefinition, retry_af
     """This must hold however full the bucket was."""
     _, (level,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=retry_after_us)
-    level = buckets.apply_notice(taking(definition, 1, level), notice, NOW, SINCE)
+    level = apply_notice(taking(definition, 1, level), notice, NOW, SINCE)
     assert left(taking(definition), level, NOW + retry_after_us) <= 1
     assert level.percent == 70
 
@@ -221,7 +212,7 @@ def test_slower_and_slower_but_never_still() -> None:
     seen = []
     for generation in (0, 0, 0, 1, 0, 1, 2, 9):
         notice = Notice("maps", "maps", generation, throttled=True, retry_after_us=0)
-        level = buckets.apply_notice(taking(limit, 1, level), notice, NOW, SINCE)
+        level = apply_notice(taking(limit, 1, level), notice, NOW, SINCE)
         seen.append(level.percent)
     assert seen == [70, 70, 70, 49, 49, 49, 34, 34]
 
@@ -258,8 +249,8 @@ def test_what_is_written_under_another_fence_is_not_trusted() -> None:
     """A full bucket from before the restart must count as empty; the provider's refusal must still apply."""
     limit = Limit("maps", "100/minute").definition
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=MINUTE_US)
-    level = buckets.apply_notice(taking(limit), notice, NOW, SINCE)
-    level = buckets.renew_calls(level, "one", 1, NOW + MINUTE_US)
+    level = apply_notice(taking(limit), notice, NOW, SINCE)
+    level = buckets.renew_calls(taking(limit), level, "one", 1, NOW + MINUTE_US)
     (window,) = size_limit(limit).windows
     after = buckets.refresh(level, size_limit(limit), NOW + 1, NOW)
     assert permits_left(window, after.buckets[MINUTE_US], NOW + 1) == 0
@@ -287,5 +278,6 @@ def test_the_shares_that_the_documents_name_are_those_that_are_granted(rate: str
 
 @pytest.mark.parametrize(("rate", "seconds"), [("100/minute", 0.6), ("2000/day", 45), ("1/day", 86_402)])
 def test_the_first_token_of_a_new_limiter_comes_when_the_documents_say(rate: str, seconds: float) -> None:
+    """docs/concepts/limits.md states the first wait; a user who expects a shorter one takes a new limit for broken."""
     (window,) = size_limit(Limit("maps", rate).definition).windows
     assert round(window.permit_ns / 1e9, 1 if seconds < 1 else None) == seconds

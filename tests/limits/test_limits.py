@@ -1,19 +1,15 @@
 """What users write about limits: parsed exactly, or refused with the field and the correction."""
 
+from itertools import product
+
 import pytest
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import (
-    Limit,
-    Rate,
-    fill_template,
-    parse_rate,
-    permit_lease_us,
-    template_fields,
-    wire_delay_us,
-)
-from leaseway.domain.limits.sizing import size_limit
+from leaseway.domain.limits.limit import Limit, Rate, parse_rate, permit_lease_us, size_limit, wire_delay_us
+from leaseway.domain.limits.templates import fill_template, fills_template, template_fields
+from leaseway.testing.limiter_contract.fixtures import left
+from leaseway.wiring import limiter_at
 
 MINUTE_US = 60 * SECOND_US
 
@@ -92,8 +88,8 @@ def test_a_cost_is_checked_where_it_is_written() -> None:
     """A cost above cost_max could be refused forever."""
     limit = Limit("maps", "100/minute", cost_max=3)
     assert limit.cost(3).cost == 3
-    for cost in (0, 4):
-        with pytest.raises(BadValue, match="cost"):
+    for cost, message in ((0, "must be between 1 and 3"), (4, "one call takes at most 3; give the limit cost_max=4")):
+        with pytest.raises(BadValue, match=f"limit maps: cost: .*{message}"):
             limit.cost(cost)
 
 
@@ -136,3 +132,40 @@ def test_the_fields_of_a_name_are_filled() -> None:
         fill_template("maps:{tenant}:{region}", {"tenant": "acme"})
     with pytest.raises(BadValue, match="printable"):
         fill_template("maps:{tenant}", {"tenant": "x" * 500})
+
+
+@pytest.mark.parametrize(
+    "template", ["maps:{tenant}:{region}", "{region}-{tenant}", "{tenant}/maps/{region}", "{tenant}"]
+)
+def test_two_tenants_never_fill_a_name_in_the_same_way(template: str) -> None:
+    """Clients choose the other fields. A tenant could use up the limits and budgets of another one whose name begins or
+    ends with its own name."""
+    parts = ("a", "b", "a:b", "b:a", "a-b", "b-a", "a/maps/b", "a%3Ab", "a%2Db", "%", "ä:b", "3Ab")
+    names: dict[str, str] = {}
+    for tenant, region in product(parts, parts):
+        name = fill_template(template, {"tenant": tenant, "region": region})
+        assert names.setdefault(name, tenant) == tenant, (template, name)
+        owners = [each for each in parts if fills_template(name, template, each)]
+        assert owners == [tenant], (template, name)
+
+
+def test_an_unknown_start_is_refused() -> None:
+    """A misspelled start would be the default."""
+    with pytest.raises(BadValue, match="empty or full"):
+        Limit("maps", "100/day", start="half")
+
+
+@pytest.mark.parametrize(("start", "permits"), [(None, 0), ("full", 5), ("", 0)])
+async def test_tests_can_let_limits_in_memory_start_full(
+    monkeypatch: pytest.MonkeyPatch, start: str | None, permits: int
+) -> None:
+    """A test of a job with a limit per day must not wait for its first permit, and production must."""
+    if start is not None:
+        monkeypatch.setenv("LEASEWAY_LIMITS_START", start)
+    limiter = limiter_at("memory://")
+    maps = Limit("maps", "100/day")
+    await limiter.definitions.declare([maps.definition])
+    assert await left(limiter, maps) == [permits]
+    monkeypatch.setenv("LEASEWAY_LIMITS_START", "half")
+    with pytest.raises(BadValue, match="LEASEWAY_LIMITS_START"):
+        limiter_at("memory://")

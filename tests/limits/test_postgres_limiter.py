@@ -25,9 +25,8 @@ from tests.stores.test_postgres_pooler import Pooler, through
 
 from leaseway.domain.errors import StoreBusy, StoreRefused, UnknownLimit, UnknownOutcome
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Granted, Never, Notice, Wait
-from leaseway.domain.limits.limit import Limit, PermitRequest
-from leaseway.domain.limits.sizing import size_limit, us_from_ns
+from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Granted, Never, Notice, Wait, us_from_ns
+from leaseway.domain.limits.limit import Limit, PermitRequest, size_limit
 from leaseway.stores.postgres.limits import PostgresLimiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.fixtures import (
@@ -110,6 +109,14 @@ async def bereft(server: PostgresServer) -> None:
             return witness.is_closed() and answers(server.port)
 
         await until(is_back)
+
+
+async def test_a_new_schema_starts_full(server: PostgresServer, clock: FakeClock) -> None:
+    """Nothing was used before, and the server knows it: users must not wait for the first permits of a day."""
+    async with opened(address(server, new_name()), clock.now_us) as limiter:
+        await limiter.definitions.declare([MAPS.definition])
+        assert (await drained(limiter, ask(MAPS))).count == MAPS_BURST
+        assert isinstance(await limiter.acquire([ask(MAPS)]), Wait)
 
 
 @pytest.mark.parametrize("crash", [killed, bereft])

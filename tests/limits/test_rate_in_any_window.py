@@ -5,8 +5,7 @@ from msgspec.structs import replace
 from tests.limits.fleet import SOUND, Flaws, Fleet, one_for_one
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import Limit, LimitDefinition
-from leaseway.domain.limits.sizing import RateWindow, Sizing, size_limit
+from leaseway.domain.limits.limit import Limit, LimitDefinition, RateWindow, Sizing, size_limit
 
 LIVES = 1_000
 SEARCH_MAX = 3_000

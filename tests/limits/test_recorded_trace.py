@@ -16,9 +16,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from tests.limits.conftest import OPENINGS
-from tests.limits.recorded_trace import BEGINNING, HOLDERS, NAMES, NUMBER_MAX, OFTEN, SPANS_US, Life, Step
+from tests.limits.conftest import OPENINGS, create_used
+from tests.limits.recorded_trace import BEGINNING, HOLDERS, NAMES, NUMBER_MAX, OFTEN, OUTAGE, SPANS_US, Life, Step
 
+from leaseway.domain.limits.breaker import OPEN, PROBED
 from leaseway.ports.limiter import Limiter
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.sqlite.limits import SqliteLimiter
@@ -87,6 +88,8 @@ class Sqlite(TwoLimiters):
 
     def opened(self) -> Limiter:
         path = str(Path(self.folder.name) / "work.db")
+        if not self.starts:
+            self.runner.run(create_used(Path(path)))
         limiter = SqliteLimiter(path, self.clocks[1].now_us, f"start {self.starts}", durable=False, inline=True)
         self.runner.run(limiter.open())
         return limiter
@@ -119,7 +122,7 @@ def invented(chance: Random, often: Mapping[str, int]) -> Step:
 def recorded_steps() -> list[Step]:
     """Random steps with a fixed seed."""
     chance = Random("a life of limits")
-    return BEGINNING + [invented(chance, OFTEN) for _ in range(TRACE_STEPS)]
+    return BEGINNING + [invented(chance, OFTEN) for _ in range(TRACE_STEPS)] + OUTAGE
 
 
 async def answers(life: Life) -> list[Any]:
@@ -150,13 +153,16 @@ def test_the_recorded_life_is_rich() -> None:
     counts = [sum(isinstance(verdict, dict) and kind in verdict for verdict in verdicts) for kind in kinds]
     assert min(counts) >= 15, dict(zip(kinds, counts, strict=True))
     assert verdicts.count("unknown") >= 15
+    whys = [verdict.get("why", "") for verdict in verdicts if isinstance(verdict, dict)]
+    assert min(whys.count(OPEN), whys.count(PROBED)) >= 2
 
 
 # -- limiters on servers --------------------------------------------------------------------------------------------
 
 SERVERS = sorted(set(OPENINGS) - {"memory", "sqlite"})
-LIVES = [(name, seed) for name in SERVERS for seed in range(1 if name == "http" else 8)]
-"""Over HTTP, the memory limiter counts, so one history is enough to show that every method is transmitted."""
+LIVES = [(name, seed) for name in SERVERS for seed in range({"http": 1, "mongodb": 2}.get(name, 8))]
+"""Over HTTP, the memory limiter counts, so one history is enough to show that every method is transmitted. In MongoDB,
+the same functions decide, so a few show that every value is stored."""
 
 
 @asynccontextmanager

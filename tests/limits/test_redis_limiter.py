@@ -15,13 +15,12 @@ import pytest
 
 from leaseway.domain.errors import BadValue, LeasewayError, StoreFull, StoreRefused, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Wait, permits_left
-from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest
-from leaseway.domain.limits.sizing import size_limit
+from leaseway.domain.limits.buckets import Granted, Notice, Wait, permits_left
+from leaseway.domain.limits.level import Level
+from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest, size_limit
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.redis import connection as connection_module
-from leaseway.stores.redis.address import parse_address
-from leaseway.stores.redis.connection import script
+from leaseway.stores.redis.connection import parse_address, script
 from leaseway.stores.redis.limits import RedisLimiter, render_definition
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.server import free_port
@@ -675,3 +674,41 @@ def test_each_event_loop_has_connections_of_its_own(valkey: ValkeyServer) -> Non
     for _ in range(3):
         asyncio.run(use())
     until(lambda: "name=leaseway" not in valkey.command("CLIENT", "LIST"))
+
+
+class Settable(RedisLimiter):
+    """A limiter whose server has a clock that can be set: the key `offset` is added to it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        scripts = self._server.scripts
+        offset = "local wall = wall_clock() + tonumber(redis.call('GET', 'offset') or 0)"
+        self._server.scripts = {
+            verb: script(each.text.replace("local wall = wall_clock()", offset)) for verb, each in scripts.items()
+        }
+
+    async def set_clock(self, minutes: int) -> None:
+        await self.connections.call("SET", "offset", minutes * WINDOW_US)
+
+    async def now(self) -> Instant:
+        return (await self.levels([ASK]))[0]
+
+
+async def test_a_clock_that_is_set_back_does_not_close_limits(valkey: ValkeyServer) -> None:
+    """Every limit in use would be closed for as long as the step: its last permits lie in the future."""
+    limiter = Settable(valkey.url)
+    await limiter.open()
+    await limiter.set_clock(0)
+    await limiter.definitions.declare([MAPS.definition])
+    before = await limiter.now()
+    await limiter.set_clock(-10)
+    after = await limiter.now()
+    assert before - SECOND_US <= after < before + WINDOW_US
+    verdict = await limiter.acquire([ASK])
+    assert not isinstance(verdict, Wait) or verdict.wait_us < WINDOW_US
+    assert after <= await limiter.now() < before + WINDOW_US
+    await limiter.set_clock(0)  # the clock is set right: time must not move by ten minutes once more
+    assert after <= await limiter.now() < before + 2 * WINDOW_US
+    await limiter.set_clock(-61 - 2)
+    assert await limiter.now() < before - 60 * WINDOW_US  # a longer step is followed
+    await limiter.close()

@@ -13,9 +13,9 @@ from leaseway.domain.errors import StoreBusy, StoreRefused
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Granted, Notice, Wait
 from leaseway.domain.limits.limit import Limit, PermitRequest
-from leaseway.stores.sqlite import connection as sqlite_connection
-from leaseway.stores.sqlite.limit_levels import FileLevels, LimiterClock, machine_clock, since_boot_us, wall_us
-from leaseway.stores.sqlite.limits import SqliteLimiter
+from leaseway.stores.sqlite import errors as sqlite_errors
+from leaseway.stores.sqlite.database import MachineClock, machine_clock, since_boot_us, wall_us
+from leaseway.stores.sqlite.limits import FileLevels, SqliteLimiter
 from leaseway.testing.clock import FakeClock
 
 MAPS = Limit("maps", "100/minute")
@@ -107,7 +107,7 @@ async def test_where_starts_cannot_be_told_apart_grants_wait_for_the_disk(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a boot id from the kernel, a loss by a power failure could not be detected."""
-    monkeypatch.setattr("leaseway.stores.sqlite.limit_levels.BOOT_ID", Path("/nowhere"))
+    monkeypatch.setattr("leaseway.stores.sqlite.database.BOOT_ID", Path("/nowhere"))
     limiter = SqliteLimiter(path)
     await limiter.open()
     assert synchronous(limiter) == [2, 2]
@@ -128,11 +128,11 @@ def test_the_clock_of_the_machine_is_moved_to_our_time() -> None:
 
 def test_a_machine_that_lost_its_date_goes_on_after_the_last_fence() -> None:
     """Two fences at the same instant would be one."""
-    piece = LimiterClock(lambda: 5, "second start", lambda: 1_000)
+    piece = MachineClock(lambda: 5, "second start", lambda: 1_000)
     assert piece.ticks_us() + piece.ahead_us(7_000) == 7_001
 
 
-def levels_at(piece: LimiterClock, file: sqlite3.Connection) -> int:
+def levels_at(piece: MachineClock, file: sqlite3.Connection) -> int:
     """Run one transaction in a separate process and return its instant."""
     levels = FileLevels(piece)
     levels.begin(file)
@@ -146,7 +146,7 @@ async def test_a_wall_clock_that_is_set_back_stands_still(path: str, clock: Fake
     await limiter.close()
     ticks = FakeClock()
     with closing(sqlite3.connect(limiter.path, isolation_level=None)) as file:
-        piece = LimiterClock(ticks.now_us, is_settable=True)
+        piece = MachineClock(ticks.now_us, is_settable=True)
         first = levels_at(piece, file)
         ticks.advance(-100)
         assert levels_at(piece, file) == first
@@ -242,7 +242,7 @@ async def test_a_file_that_another_keeps_locked_grants_nothing(
     path: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same call may succeed later; until then, no request may be sent."""
-    monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(sqlite_errors, "BUSY_SECONDS_MAX", 0.01)
     limiter = await ready(path, clock)
     with closing(sqlite3.connect(limiter.path, isolation_level=None)) as file:
         file.execute("BEGIN IMMEDIATE")
@@ -301,14 +301,33 @@ async def test_limits_that_nobody_uses_any_more_do_not_pile_up(path: str, clock:
 
 
 async def test_the_real_clock_serves_too(path: str) -> None:
-    """Without an injected clock, a new database must grant nothing at first and report for how long."""
+    """Without an injected clock, a new file must grant the burst, and not more."""
     limiter = SqliteLimiter(path)
     await limiter.open()
     await limiter.definitions.declare([MAPS.definition])
+    assert isinstance(await limiter.acquire([ASK], most=100), Granted)
     wait = await limiter.acquire([ASK])
     assert isinstance(wait, Wait)
     assert 0 < wait.wait_us <= SECOND_US
     now, _ = await limiter.levels([ASK])
     assert abs(now - wall_us()) < 60 * SECOND_US
     assert since_boot_us() > 0
+    await limiter.close()
+
+
+async def test_a_new_file_starts_full_and_one_after_a_restart_of_the_machine_empty(path: str, clock: FakeClock) -> None:
+    """README's "50/second, 20k/day" took 45 seconds for its first ten calls. A new file knows that nothing was used;
+    after a restart, use may have been lost."""
+    limiter = await opened(path, clock)
+    readme = Limit("maps", "50/second", "20k/day")
+    await limiter.definitions.declare([readme.definition])
+    asked = PermitRequest("maps", "maps")
+    for _ in range(5):
+        assert isinstance(await limiter.acquire([asked], least=2, most=2), Granted)
+        clock.advance(0.1)
+    await limiter.close()
+    limiter = await opened(path, clock, "second start")
+    wait = await limiter.acquire([asked])
+    assert isinstance(wait, Wait)
+    assert wait.wait_us > 4 * SECOND_US, "the bucket of the day is empty"
     await limiter.close()

@@ -1,20 +1,13 @@
 """A fake admission that grants everything and records it, and a clock whose sleeps take no time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import httpx2
-
+from leaseway.aiohttp_transport import AiohttpTransport
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
-from leaseway.worker.provider_http import (
-    DEFAULT_SETTINGS,
-    Delivery,
-    Http,
-    HttpEnvironment,
-    HttpSettings,
-    RequestGrant,
-    SharedClient,
-)
+from leaseway.ports.provider_requests import Delivery, HttpTransport, RequestGrant
+from leaseway.worker.provider_http import DEFAULT_SETTINGS, Http, HttpEnvironment, HttpSettings
 
 NOW_US = 1_791_000_000_000_000
 
@@ -35,9 +28,13 @@ class Door:
         self.checks: list[bool] = []
         self.given = 0
         self.ended: list[tuple[int, RateLimitStatus | None, Delivery]] = []
+        self.settled: list[tuple[int, dict[str, Any]]] = []
+        self.has_called = False
+        """Whether the job has made calls before, so that it must not start again."""
+        self.waits: list[tuple[str, float]] = []
         self.when_asked: Callable[[], None] = lambda: None
 
-    async def before(self) -> Grant:
+    async def before(self, seconds: float) -> Grant:
         self.when_asked()
         self.given += 1
         return Grant(self.given, self.checks)
@@ -45,6 +42,14 @@ class Door:
     async def after(self, grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
         assert isinstance(grant, Grant)
         self.ended.append((grant.number, status, delivery))
+
+    def settle(self, grant: RequestGrant, amounts: Mapping[str, Any]) -> None:
+        assert isinstance(grant, Grant)
+        self.settled.append((grant.number, dict(amounts)))
+
+    async def wait_in_place(self, why: str, seconds: float, *, by_limit: bool) -> bool:
+        self.waits.append((why, seconds))
+        return self.has_called
 
     @property
     def fates(self) -> list[Delivery]:
@@ -83,10 +88,10 @@ class Half:
 class Place:
     """Everything that a test of `ctx.http` inspects."""
 
-    def __init__(self, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, transport: HttpTransport | None = None) -> None:
         self.door = Door()
         self.naps = Naps()
-        self.wire = SharedClient(transport)
+        self.wire = transport or AiohttpTransport()
 
     def http(self, settings: HttpSettings = DEFAULT_SETTINGS, job: str = "job") -> Http:
         """`ctx.http` as a new attempt of this job would see it."""

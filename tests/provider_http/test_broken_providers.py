@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx2
 import pytest
 from tests.provider_http.fake_admission import Half, Place
 
+from leaseway.deadlines import NEVER
+from leaseway.domain.http import HttpReply, HttpRequest, ReplyLost, ReplyTimeout, ReplyUnreadable
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
+from leaseway.ports.provider_requests import Delivery
 from leaseway.testing.provider import Provider
 from leaseway.worker import provider_http as flow
-from leaseway.worker.provider_http import TRIES_MAX, Delivery, HttpEnvironment, RequestAttempt
+from leaseway.worker.provider_http import TRIES_MAX, FunctionTransport, HttpEnvironment, RequestAttempt
 
 HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
 BROKEN = {
@@ -31,7 +33,7 @@ async def test_a_broken_reply_is_an_error_and_a_get_is_repeated(it: Provider, pl
     it.garble(raw)
     assert (await place.http().get(it.url)).status_code == 200
     it.garble(raw, times=TRIES_MAX)
-    with pytest.raises(httpx2.TransportError):
+    with pytest.raises(ReplyLost):
         await place.http().get(it.url)
     assert len(it.arrivals) == 2 + TRIES_MAX
     assert place.door.fates == [Delivery.UNKNOWN, Delivery.ANSWERED] + [Delivery.UNKNOWN] * TRIES_MAX
@@ -41,7 +43,7 @@ async def test_a_broken_reply_is_an_error_and_a_get_is_repeated(it: Provider, pl
 async def test_a_broken_reply_to_a_post_is_not_asked_for_again(it: Provider, place: Place, raw: bytes) -> None:
     """The request was probably executed."""
     it.garble(raw, times=2)
-    with pytest.raises(httpx2.TransportError):
+    with pytest.raises(ReplyLost):
         await place.http().post(it.url)
     assert len(it.arrivals) == 1
     assert place.door.fates == [Delivery.UNKNOWN]
@@ -50,7 +52,7 @@ async def test_a_broken_reply_to_a_post_is_not_asked_for_again(it: Provider, pla
 async def test_a_reply_that_stops_in_the_middle_does_not_hang(it: Provider, place: Place) -> None:
     """The connection stays open and nothing arrives, so only the client's own deadline ends it."""
     it.garble(HALF, cuts=False)
-    with pytest.raises(httpx2.ReadTimeout):
+    with pytest.raises(ReplyTimeout):
         await place.http().get(it.url, timeout=0.5)
     assert place.door.fates == [Delivery.UNKNOWN]
 
@@ -58,7 +60,7 @@ async def test_a_reply_that_stops_in_the_middle_does_not_hang(it: Provider, plac
 async def test_a_body_that_cannot_be_unpacked_is_not_asked_for_again(it: Provider, place: Place) -> None:
     """The response would be the same again."""
     it.answer(200, {"Content-Encoding": "gzip"}, b"not gzip", times=2)
-    with pytest.raises(httpx2.DecodingError):
+    with pytest.raises(ReplyUnreadable):
         await place.http().get(it.url)
     assert len(it.arrivals) == 1
     assert place.door.fates == [Delivery.UNKNOWN]
@@ -68,7 +70,10 @@ async def test_headers_in_no_known_alphabet_do_not_fail_the_call(it: Provider, p
     """The response counts, whatever encoding its headers use."""
     it.garble(b"HTTP/1.1 429 \xff\r\nRetry-After: \xe4\xff\xfe\r\nRateLimit: \xc3\x28\r\nContent-Length: 0\r\n\r\n")
     assert (await place.http().get(it.url)).status_code == 200
-    assert place.door.heard == [RateLimitStatus(throttled=True), RateLimitStatus()]
+    # A second try may meet the connection that the provider has closed, and is repeated.
+    assert [each for each in place.door.heard if not each.is_fault] == [
+        RateLimitStatus(throttled=True), RateLimitStatus()
+    ]  # fmt: skip
 
 
 @asynccontextmanager
@@ -91,45 +96,46 @@ async def dripping() -> AsyncIterator[str]:
     server.close()
 
 
-async def test_a_reply_that_drips_ends_at_our_deadline(place: Place) -> None:
+async def test_a_reply_that_drips_ends_at_our_deadline(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte arrives in time but the response never ends: with read timeouts alone, the call would stay in flight
     for days.
     """
+    monkeypatch.setattr(flow, "CONNECT_SECONDS", 0.0)
     async with asyncio.timeout(30), dripping() as url:
-        request = place.wire.open().build_request("GET", url)
+        request = HttpRequest("GET", url)
         result = await RequestAttempt(
             HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.2
         ).run()
-    assert isinstance(result.error, httpx2.ReadTimeout)
+    assert isinstance(result.error, ReplyTimeout)
     assert place.door.fates == [Delivery.UNKNOWN]
 
 
 async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every transport implements timeouts or reports when a request is sent."""
 
-    async def never(request: httpx2.Request) -> httpx2.Response:
+    async def never(request: HttpRequest) -> HttpReply:
         await asyncio.Event().wait()
         raise AssertionError
 
     monkeypatch.setattr(flow, "CONNECT_SECONDS", 0.0)
-    place = Place(httpx2.MockTransport(never))
-    request = place.wire.open().build_request("GET", "http://x/")
+    place = Place(FunctionTransport(never))
+    request = HttpRequest("GET", "http://x/")
     async with asyncio.timeout(30):
         result = await RequestAttempt(
             HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.05
         ).run()
-    assert isinstance(result.error, httpx2.ReadTimeout)
+    assert isinstance(result.error, ReplyTimeout)
     assert place.door.fates == [Delivery.UNKNOWN]
     await place.wire.close()
 
 
 async def test_waiting_for_tokens_is_not_the_providers_time(it: Provider, place: Place) -> None:
     """The wait for a limit may be longer than any response may take."""
-    request = place.wire.open().build_request("GET", it.url)
+    request = HttpRequest("GET", it.url)
     trip = RequestAttempt(HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=60)
     place.door.checks = [True, False, True]
     armed: list[bool] = []
-    place.door.when_asked = lambda: armed.append(trip._deadline.when() is not None)
+    place.door.when_asked = lambda: armed.append(trip._deadline is not None and trip._deadline.when < NEVER)
     result = await trip.run()
     assert result.reply is not None
     assert armed == [False, False]

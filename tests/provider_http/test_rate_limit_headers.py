@@ -5,8 +5,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits import rate_limit_headers
 from leaseway.domain.limits.limit import COUNT_MAX
-from leaseway.domain.limits.rate_limit_headers import BODY_MAX, WAIT_US_MAX, RateLimitStatus, parse_rate_limits
+from leaseway.domain.limits.rate_limit_headers import (
+    BODY_MAX,
+    ITEMS_MAX,
+    WAIT_US_MAX,
+    RateLimitStatus,
+    RemainingQuota,
+    parse_items,
+    parse_rate_limits,
+)
 
 NOW_S = 1_791_000_000
 NOW_US = NOW_S * SECOND_US
@@ -78,11 +87,36 @@ def test_no_text_of_a_provider_raises_or_leaves_the_bounds(
 ) -> None:
     """Headers come from outside, so they must neither fail the job nor close a limit for years."""
     it = parse_rate_limits(status, headers, body, now)
-    for duration_us in (it.retry_after_us, it.reset_us, it.tokens_reset_us):
+    for duration_us in (it.retry_after_us, it.reset_us, *(each.reset_us for each in it.others)):
         assert duration_us is None or 0 <= duration_us <= WAIT_US_MAX
-    for count in (it.remaining, it.tokens_remaining):
+    for count in (it.remaining, *(each.remaining for each in it.others)):
         assert count is None or 0 <= count <= COUNT_MAX
     assert not (it.throttled and it.is_final)
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 999, '"' + "\\" * 1_998, '"' + '\\",' * 600])
+def test_a_text_that_is_not_closed_is_read_once(text: str) -> None:
+    """A text of 2,000 escaped quotes was read again from each of them. 200 such headers stopped a worker for seconds,
+    and its leases expired."""
+    assert [name for name, _ in parse_items([text])] == [text.strip('"')]
+
+
+def test_the_policies_of_a_reply_are_bounded() -> None:
+    """A provider may send 200 headers with a thousand policies each, and every one of them would be parsed."""
+    assert len(list(parse_items([",".join("abc")] * 200))) == ITEMS_MAX
+
+
+@given(st.integers(200, 399), st.lists(st.tuples(names, values), max_size=6), st.integers(0, 2**53))
+@example(200, [("X-RateLimit-Remaining", "3")], NOW_US)
+@example(200, [("retry-AFTER", "3")], NOW_US)
+@example(200, [("RateLimit", '"minute";r=3;t=20')], NOW_US)
+def test_replies_that_are_not_parsed_report_nothing(status: int, headers: list[tuple[str, str]], now: int) -> None:
+    """Successful replies are searched for names of such headers before they are parsed. A name that the search does not
+    know would hide from the fleet that a limit is nearly used up."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = parse_rate_limits(status, headers, "", now)
+        patch.setattr(rate_limit_headers, "reports_limits", lambda _: True)
+        assert found == parse_rate_limits(status, headers, "", now)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "NaN", "inf", "1e3", "0x10", "١٢", "1,5", "Mon", "9" * 5_000])
@@ -105,13 +139,17 @@ def test_an_instant_without_any_clock_was_not_said() -> None:
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 500, 502, 504])
-def test_only_429_and_503_slow_the_fleet(status: int) -> None:
+@pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 500, 502, 503, 504])
+def test_only_what_says_so_slows_the_fleet(status: int) -> None:
     """Other errors say nothing about the permitted rate."""
-    assert heard(status) == RateLimitStatus()
+    said = heard(status)
+    assert (said.throttled, said.retry_after_us, said.remaining, said.is_final, said.others) == (
+        False, None, None, False, ()
+    )  # fmt: skip
+    assert said.is_fault is (status >= 500), "for the circuit breaker"
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", [429, 503, 529])
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("0", 0), ("120", 120), (" 7 ", 7), ("1.5", 1.5), (str(NOW_S + 90), 90), (str((NOW_S + 90) * 1_000), 90)],
@@ -248,7 +286,9 @@ def test_a_success_is_never_final() -> None:
 )  # fmt: skip
 def test_what_is_left_is_heard_in_every_dialect(headers: list[tuple[str, str]]) -> None:
     """With this information, the fleet slows down before it is refused."""
-    assert heard(200, *headers) == RateLimitStatus(remaining=50, reset_us=30 * SECOND_US)
+    it = heard(200, *headers)
+    assert it.quota("requests") == RemainingQuota(50, 30 * SECOND_US)
+    assert not it.throttled
 
 
 @pytest.mark.parametrize(
@@ -271,7 +311,42 @@ def test_a_models_tokens_are_not_taken_for_requests() -> None:
         ("x-ratelimit-remaining-tokens", "20"),
         ("x-ratelimit-reset-tokens", "6m0s"),
     )
-    assert it == RateLimitStatus(remaining=59, reset_us=SECOND_US, tokens_remaining=20, tokens_reset_us=360 * SECOND_US)
+    tokens = RemainingQuota(20, 360 * SECOND_US, "tokens")
+    assert it == RateLimitStatus(remaining=59, reset_us=SECOND_US, others=(tokens,))
+    assert it.quota("requests") == RemainingQuota(59, SECOND_US)
+    assert it.quota("tokens") == tokens
+    assert it.quota("input_tokens") is None
+
+
+def test_input_and_output_tokens_are_apart() -> None:
+    """A provider that limits them apart refuses a call for one of them; the other limit must stay open."""
+    headers = [
+        ("vendor-ratelimit-input-tokens-remaining", "40"),
+        ("vendor-ratelimit-output-tokens-remaining", "7"),
+        ("vendor-ratelimit-tokens-remaining", "47"),
+    ]
+    assert {each.unit: each.remaining for each in heard(200, *headers).others} == {
+        "input_tokens": 40,
+        "output_tokens": 7,
+        "tokens": 47,
+    }
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "units"),
+    [
+        ([("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-remaining-tokens", "9000")], "", ["requests"]),
+        ([("x-ratelimit-remaining-requests", "9"), ("x-ratelimit-remaining-tokens", "20")], "", ["tokens"]),
+        ([("x-ratelimit-remaining-tokens", "0")], '{"error": {"type": "requests"}}', ["requests"]),
+        ([], '{"error": {"type": "tokens", "code": "rate_limit_exceeded"}}', ["tokens"]),
+        ([("retry-after", "3")], "", []),
+    ],
+)
+def test_a_refusal_says_which_limit_it_is_about(headers: list[tuple[str, str]], body: str, units: list[str]) -> None:
+    """With 20 tokens left, a call of 500 tokens is refused because of its tokens, and the requests are not used up."""
+    it = heard(429, *headers, body=body)
+    costs = {"requests": 1, "tokens": 500}
+    assert [unit for unit, cost in costs.items() if it.refuses(unit, cost)] == units
 
 
 def test_a_window_named_in_the_header_says_when_it_begins_anew() -> None:

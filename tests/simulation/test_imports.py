@@ -25,6 +25,18 @@ def test_the_first_imports_keep_every_promise() -> None:
     assert broken_promises(range(BATCH)) == []
 
 
+@pytest.mark.parametrize(
+    ("seed", "found"),
+    [
+        (7_310_030, "a resumed run revived a job whose successor held the shard"),
+        (7_310_281, "the job that confirms deletes was retried with a key that was refused"),
+    ],
+)
+def test_found_seeds_stay_clean(seed: int, found: str) -> None:
+    """Each seed is one of a campaign that broke a promise once."""
+    assert report_of(seed).violations == (), found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(BATCH, SEEDS, BATCH))
 def test_every_row_comes_once_and_none_is_missing(first: int) -> None:

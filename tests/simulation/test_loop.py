@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from leaseway.simulation.loop import Deadlock, HostLoop, SimLoop, run_now
+from leaseway.simulation.loop import HostLoop
+from leaseway.virtual_time.loop import Deadlock, SimLoop, run_now
 
 
 @pytest.fixture

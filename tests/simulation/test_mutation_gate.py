@@ -6,6 +6,9 @@ import pytest
 from tests.simulation.campaign.run import SABOTAGES, SCENARIOS
 from tests.simulation.campaign.sabotage import SEEDS_MAX, Sabotage
 
+from leaseway.stores.sqlite.database import statements
+from leaseway.worker.slots import Slots
+
 FAST = (
     *("settle_any_token", "attempt_uncounted", "key_forgotten", "unsaid_is_free", "seats_left_early"),
     *("import_any_cursor", "import_empty_believed", "import_unfiltered"),
@@ -38,16 +41,25 @@ def test_a_missing_safeguard_is_noticed(name: str) -> None:
     assert is_caught(name), f"nobody misses it: {SABOTAGES[name].removes}"
 
 
-def test_a_sabotage_that_finds_nothing_to_remove_says_so() -> None:
-    """When the product's SQL changes, a sabotage must not silently become ineffective."""
-    with pytest.raises(LookupError, match="removes nothing"):
-        Sabotage(removes="nothing", sql=(("settle", "no such text", ""),)).statements()
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        Sabotage(removes="no text", sql=(("settle", "no such text", ""),)),
+        Sabotage(removes="no function", code=((Slots, "no_such_function", print),)),
+    ],
+)
+def test_a_sabotage_that_finds_nothing_to_remove_says_so(nothing: Sabotage) -> None:
+    """When the product changes, a sabotage must not silently become ineffective."""
+    with pytest.raises(LookupError, match="removes nothing"), nothing.at_work():
+        pass
 
 
 def test_every_sabotage_fits_the_product() -> None:
-    """A sabotage whose SQL no longer matches a statement removes nothing, and its test would prove nothing."""
-    for sabotage in SABOTAGES.values():
-        assert not sabotage.sql or sabotage.statements()
+    """A sabotage whose text or name the product no longer has removes nothing, and its test would prove nothing."""
+    for name, sabotage in SABOTAGES.items():
+        with sabotage.at_work() as sql:
+            assert sabotage.code or sql != statements(), f"{name} removes nothing"
+            assert all(getattr(owner, of) is instead for owner, of, instead in sabotage.code)
 
 
 def test_after_a_sabotage_the_safeguard_is_back() -> None:

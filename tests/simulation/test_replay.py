@@ -6,8 +6,11 @@ import sys
 
 import pytest
 from tests.simulation.campaign.jobs_scenario import run_seed
+from tests.simulation.campaign.metered_scenario import run_metered
 
 SEEDS = (1, 2, 3)
+METERED_SEED = 508
+"""A worker ends calls under several limits at once."""
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
@@ -35,13 +38,14 @@ def test_writing_the_trace_down_does_not_change_it() -> None:
 def test_a_new_process_tells_the_same_story(hash_seed: str) -> None:
     """Sets, addresses and hash order differ between processes; nothing may depend on them."""
     told = in_new_process(hash_seed)
-    assert told == [run_seed(seed).trace_hash for seed in SEEDS]
+    assert told == [*(run_seed(seed).trace_hash for seed in SEEDS), run_metered(METERED_SEED).trace_hash]
 
 
 def in_new_process(hash_seed: str) -> list[str]:
     code = (
         "from tests.simulation.campaign.jobs_scenario import run_seed; "
-        f"print(*[run_seed(seed).trace_hash for seed in {SEEDS}])"
+        "from tests.simulation.campaign.metered_scenario import run_metered; "
+        f"print(*[run_seed(seed).trace_hash for seed in {SEEDS}], run_metered({METERED_SEED}).trace_hash)"
     )
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     answer = subprocess.run(

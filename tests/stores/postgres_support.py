@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from leaseway import App
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant
 from leaseway.domain.lane import LaneCount
@@ -128,3 +129,47 @@ async def recounted(store: PostgresStore) -> list[LaneCount]:
     """The counters of all lanes, computed from the rows."""
     async with store.connections.borrow() as connection:
         return [parse_lane(row) for row in await connection.fetch(RECOUNT.format(store.address.schema))]
+
+
+USER_TABLE = "CREATE TABLE IF NOT EXISTS {0}_orders (id integer)"
+
+
+class Shop:
+    """An app, and a table of its user beside it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self.schema = new_name()
+        self.dsn = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
+        self.app = App(address(server, self.schema))
+        self.ran: list[int] = []
+        self.insert = f"INSERT INTO {self.schema}_orders VALUES (1)"
+
+        @self.app.job
+        async def ship(order: int) -> int:
+            self.ran.append(order)
+            return order
+
+        self.ship = ship
+
+    async def open(self) -> None:
+        await self.store()
+        await value(self.server, USER_TABLE.format(self.schema))
+
+    async def store(self) -> PostgresStore:
+        store = await self.app.store()
+        assert isinstance(store, PostgresStore)
+        return store
+
+    async def orders(self) -> int:
+        return int(await value(self.server, f"SELECT count(*) FROM {self.schema}_orders"))
+
+    async def jobs(self) -> int:
+        """The number of ready jobs by the counters, which must equal the number of rows."""
+        store = await self.store()
+        lanes = await store.reads.lanes()
+        assert lanes == await recounted(store)
+        return sum(lane.ready for lane in lanes)
+
+    async def drain(self) -> None:
+        await self.app.run_worker(until_empty=True)

@@ -16,7 +16,18 @@ def test_no_promise_hides_another() -> None:
     """
     found = [found.name for found in walk_packages(leaseway.testing.__path__, "leaseway.testing.")]
     # These suites have test modules of their own.
-    kept_apart = ("limiter", "ledger", "sink", "key_store", "inspection", "pauses")
+    kept_apart = (
+        "limiter",
+        "ledger",
+        "sink",
+        "key_store",
+        "inspection",
+        "pauses",
+        "workers",
+        "pools",
+        "history",
+        "blob_store",
+    )
     elsewhere = [f"{each}_contract" for each in kept_apart]
     modules = [import_module(name) for name in found if not any(each in name for each in elsewhere)]
     written = Counter(

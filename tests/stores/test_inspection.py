@@ -109,7 +109,8 @@ async def test_where_very_much_ended_the_last_of_it_is_counted(
     store: Keeping, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rate must cost the same in a busy store as in a quiet one, and be right in both."""
-    monkeypatch.setattr("leaseway.stores.sqlite.reads.ENDED_MAX", 10)
+    for backend in ("sqlite", "mongodb"):
+        monkeypatch.setattr(f"leaseway.stores.{backend}.reads.ENDED_MAX", 10)
     monkeypatch.setattr("leaseway.stores.postgres.reads.PAGES_MAX", 1)
     many = 40
     await store.jobs.submit([new_job(number, payload=f'"{"x" * 1_000}"') for number in range(1, many + 1)])

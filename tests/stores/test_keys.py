@@ -7,44 +7,41 @@ from pathlib import Path
 import asyncpg
 import pytest
 from tests.sqlite_files import open_sqlite
+from tests.stores.conftest import KEEPING, kept
 from tests.stores.postgres_support import new_role, opened, value
 
-from leaseway.domain.api_key import ApiKey
 from leaseway.domain.errors import StoreRefused
+from leaseway.domain.identity import ApiKey
+from leaseway.stores.keys import UnsupportedKeys, UnsupportedSessions
 from leaseway.stores.memory import keys as memory_keys
 from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.mongodb import keys as mongodb_keys
+from leaseway.stores.mongodb.store import MongoStore
 from leaseway.stores.postgres import keys as postgres_keys
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite import keys as sqlite_keys
 from leaseway.stores.sqlite.store import SqliteStore
-from leaseway.stores.unsupported import UnsupportedKeys, UnsupportedSessions
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.key_store_contract import *  # noqa: F403
 from leaseway.testing.key_store_contract import new_key, new_session
 from leaseway.testing.postgres import PostgresServer
 
-Stores = MemoryStore | SqliteStore | PostgresStore
+Stores = MemoryStore | SqliteStore | PostgresStore | MongoStore
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=KEEPING)
 async def key_store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Stores]:
-    if request.param == "postgres":
-        store: Stores = PostgresStore(request.getfixturevalue("server").url, now_us=clock.now_us)
-    elif request.param == "sqlite":
-        store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
-    else:
-        store = MemoryStore(clock.now_us)
-    await store.open()
-    if isinstance(store, PostgresStore):
-        async with store.connections.transaction() as connection:
-            await connection.execute(f"TRUNCATE {store.address.quoted}.api_keys, {store.address.quoted}.api_sessions")
-    yield store
-    await store.close()
+    async with kept(request, clock, tmp_path) as store:
+        if isinstance(store, PostgresStore):
+            async with store.connections.transaction() as connection:
+                schema = store.address.quoted
+                await connection.execute(f"TRUNCATE {schema}.api_keys, {schema}.api_sessions")
+        yield store
 
 
 async def test_there_is_an_end_to_keys(key_store: Stores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key beyond the limit could not be listed, and only a caller that knows its id could revoke it."""
-    for module in (memory_keys, sqlite_keys, postgres_keys):
+    for module in (memory_keys, sqlite_keys, postgres_keys, mongodb_keys):
         monkeypatch.setattr(module, "KEYS_MAX", 2)
     for number in (1, 2, 1):
         await key_store.keys.add(new_key(number, clock))

@@ -12,8 +12,8 @@ import pytest
 from tests.stores.postgres_support import address, error_of, new_role, opened
 
 from leaseway.app import App
-from leaseway.domain import errors
 from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, TransientError
+from leaseway.domain.redact import redact_url
 from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.address import parse_address
 from leaseway.stores.postgres.errors import translate_connect
@@ -93,7 +93,7 @@ def test_a_password_is_never_shown_wherever_it_stands(url: str) -> None:
     except LeasewayError as error:
         shown = str(error)
     assert SECRET not in shown
-    assert SECRET not in errors.redact_url(text)
+    assert SECRET not in redact_url(text)
 
 
 def test_an_unquoted_slash_in_a_password_does_not_show_the_part_before_it() -> None:
@@ -214,6 +214,32 @@ async def test_startup_parameters_contain_nothing_that_poolers_refuse(server: Po
         assert await store.connections.call("SHOW default_transaction_isolation") == [("read committed",)]
 
 
+async def test_both_ends_of_a_connection_notice_that_the_other_has_vanished(server: PostgresServer) -> None:
+    """With the system's defaults, a server keeps the sessions and locks of a machine that is gone for two hours, and a
+    worker waits as long for notifications of a server that is gone."""
+    sql = "SELECT name, setting::integer FROM pg_settings WHERE name LIKE 'tcp%' OR name = $1"
+    async with opened(server) as store, store.connections.borrow() as connection:
+        session = dict(await connection.fetch(sql, "client_connection_check_interval"))
+        own = connection._transport.get_extra_info("socket")
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        client = [own.getsockopt(socket.IPPROTO_TCP, option) for option in (
+            socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)]  # fmt: skip
+    assert session == {
+        "tcp_keepalives_idle": 15, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3, "tcp_user_timeout": 20_000,
+        "client_connection_check_interval": 5_000,
+    }  # fmt: skip
+    assert client == [15, 5, 3, 20_000]
+
+
+async def test_behind_a_pooler_the_settings_end_with_the_transaction(server: PostgresServer) -> None:
+    """The session belongs to other programs as well."""
+    sql = "SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_user_timeout')"
+    async with opened(server, pooler="transaction", pool="1") as store:
+        assert await store.connections.call(sql) == [("2s", "20000")]
+        async with store.connections.borrow() as connection:
+            assert await connection.fetch(sql) == [("0", "0")]
+
+
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
 
@@ -248,3 +274,29 @@ def test_an_option_that_a_pooler_refuses_is_named() -> None:
     error = translate_connect(refused, parse_address("postgresql://host/db?geqo=off"))
     assert isinstance(error, StoreRefused)
     assert "unsupported startup parameter: geqo; remove this option from the URL" in str(error)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.InterfaceError("cannot perform operation: connection is closed"),
+    ],
+    ids=str,
+)
+def test_a_connection_that_breaks_while_it_is_opened_is_opened_again(broken: Exception) -> None:
+    """The server or the network failed at that moment. A worker that takes it for a wrong URL exits."""
+    error = translate_connect(broken, parse_address("postgresql://host/db"))
+    assert isinstance(error, TransientError)
+    assert "the connection broke while it was opened" in str(error)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [asyncpg.ClientConfigurationError("invalid port"), asyncpg.InterfaceError("unsupported authentication method")],
+    ids=str,
+)
+def test_a_wrong_url_is_not_tried_again(wrong: Exception) -> None:
+    """A worker that waits for it to become right hides the mistake."""
+    assert isinstance(translate_connect(wrong, parse_address("postgresql://host/db")), StoreRefused)

@@ -8,7 +8,17 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.stores.postgres_support import address, connected, new_name, opened, recounted, value
+from tests.stores.postgres_support import (
+    address,
+    connected,
+    new_name,
+    opened,
+    recounted,
+    seen_now,
+    until,
+    value,
+    waiting_for_a_lock,
+)
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Lease
@@ -229,3 +239,26 @@ async def test_a_job_locked_by_another_claim_is_skipped_and_found_later(server: 
         await transaction.rollback()
         assert [lease.id for lease in await ContractWorker(store).claim(2)] == [id_of(1)]
         assert await store.reads.lanes() == await recounted(store)
+
+
+# -- the check for expired leases -------------------------------------------------------------------------------------
+
+
+async def test_a_check_that_is_slow_because_the_server_is_busy_pauses_nothing(server: PostgresServer) -> None:
+    """The check pauses when it reads very many dead rows. A session that only had to wait must keep checking: on a busy
+    machine, expired leases would otherwise stay for up to five seconds longer.
+    """
+    async with opened(server) as store, connected(server) as session, connected(server) as other:
+        schema = store.address.schema
+        await session.execute(f"SET search_path TO {schema}")
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute(f"LOCK TABLE {schema}.jobs IN ACCESS EXCLUSIVE MODE")
+        check = asyncio.create_task(session.fetchval("SELECT any_expired(now_us())"))
+        (pid,) = await waiting_for_a_lock(other)
+        slow = "SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND clock_timestamp() - query_start > interval '50 ms'"
+        await until(lambda: seen_now(other, slow, pid))
+        await transaction.rollback()
+        assert await check is False
+        pause = f"SELECT current_setting('leaseway.expiry_check_paused_until_{schema}', true)"
+        assert await session.fetchval(pause) is None

@@ -16,6 +16,8 @@ from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.server import free_port
 
 SECRET = "hush-hush"
+HELD = 5
+"""Sessions that the test keeps open, so that a reader of `pg_stat_activity` must see several."""
 
 
 class ServerPlace(Place):
@@ -224,7 +226,7 @@ def test_a_reader_gets_the_same_answers_as_the_owner(place: ServerPlace) -> None
     async def hold_sessions() -> tuple[str, str]:
         import asyncpg
 
-        held = [await asyncpg.connect(place.server.url) for _ in range(5)]
+        held = [await asyncpg.connect(place.server.url) for _ in range(HELD)]
         try:
             told = [await asyncio.to_thread(connections_told, url) for url in (place.url, parse_address(place, role))]
         finally:
@@ -233,7 +235,8 @@ def test_a_reader_gets_the_same_answers_as_the_owner(place: ServerPlace) -> None
         return told[0], told[1]
 
     by_owner, by_reader = asyncio.run(hold_sessions())
-    assert by_reader.split()[0] == by_owner.split()[0] or "cannot" in by_reader, (by_owner, by_reader)
+    assert int(by_owner.split()[0]) >= HELD  # sessions of other tests come and go, so the two may differ
+    assert "cannot" in by_reader or int(by_reader.split()[0]) >= HELD, by_reader
 
 
 def parse_address(place: ServerPlace, role: str) -> str:

@@ -45,10 +45,17 @@ T = TypeVar("T")
 
 @pytest.fixture
 async def stores(server: PostgresServer) -> AsyncIterator[list[PostgresStore]]:
-    """Several stores on one schema, like several processes."""
+    """Several stores on one schema, like several processes. Leases may be shorter than the minimum, so that no test has
+    to wait until one expires."""
     schema = new_name()
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(opened(server, schema, pool="5")) for _ in range(4)]
+        stores = [await stack.enter_async_context(opened(server, schema, pool="5")) for _ in range(4)]
+        async with connected(server, server_settings={"search_path": schema}) as connection:
+            await connection.execute(
+                "CREATE OR REPLACE FUNCTION usable_lease_us(stored bigint) RETURNS bigint LANGUAGE sql IMMUTABLE "
+                "AS 'SELECT stored'"
+            )
+        yield stores
 
 
 # -- the same submission ----------------------------------------------------------------------------------------------

@@ -66,6 +66,44 @@ async def pair(server: PostgresServer) -> AsyncIterator[Pair]:
         yield Pair(server, waiter, other)
 
 
+# -- many processes ---------------------------------------------------------------------------------------------------
+
+
+def test_of_many_listening_processes_few_wake_at_once() -> None:
+    """Fifty claims at once take as long as fifty jobs, and the first job waits for all of them."""
+    for listeners in (10, 50, 1_000):
+        delays = sorted(notify.wake_delay_seconds(listeners, (n + 0.5) / listeners) for n in range(listeners))
+        assert sum(delay == 0 for delay in delays) <= 2
+        assert 0 < max(delays) <= notify.LAST_SECONDS
+        assert sum(delay < delays[-1] / 2 for delay in delays) <= 0.6 * listeners
+    assert [notify.wake_delay_seconds(2, chance / 10) for chance in range(10)] == [0.0] * 10
+
+
+async def test_every_listening_process_is_woken_in_the_end(
+    server: PostgresServer, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of them may be the only one that serves the queue, or the only one with a free slot."""
+    monkeypatch.setattr(notify, "FIRST", -1.0)
+    async with opened(server, pair.waiter.address.schema) as third:
+        waits = [pair.waiting(), Pair(server, third, pair.other).waiting()]
+        waiting = [await wait for wait in waits]
+        for store in (pair.waiter, third):
+            store.database.listener._listening[asyncio.get_running_loop()].listeners = 50
+        await pair.other.jobs.submit([new_job(1)])
+        assert [await pair.is_woken(each) for each in waiting] == [True, True]
+
+
+async def test_listening_processes_are_counted(server: PostgresServer, pair: Pair) -> None:
+    """Their number decides how far apart they wake."""
+    waits = [await pair.waiting(), await Pair(server, pair.other, pair.waiter).waiting()]
+    async with opened(server, pair.waiter.address.schema) as third:
+        waits.append(await Pair(server, third, pair.other).waiting())
+        assert third.database.listener._listening[asyncio.get_running_loop()].listeners == 3
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
 # -- lost -------------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +254,26 @@ async def test_retries_and_children_wake_workers_as_well(pair: Pair) -> None:
     lease = await worker.claim_one()
     waiting = await pair.waiting()
     await worker.settle(done(lease, children=(new_job(2),)))
+    assert await pair.is_woken(waiting)
+
+
+@pytest.mark.parametrize("held_back", ["LOCAL_FIRST_SECONDS", "COALESCE_SECONDS"])
+async def test_a_store_that_closes_announces_the_work_that_it_leaves(
+    pair: Pair, held_back: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that leaves releases its jobs and closes its store at once. If the notification that waits to be sent
+    were dropped, other workers would find these jobs at their next poll, seconds later."""
+    await pair.other.jobs.submit([new_job(1)])
+    worker = ContractWorker(pair.other)
+    lease = await worker.claim_one()
+    monkeypatch.setattr(notify, held_back, LONG_SECONDS)
+    own = asyncio.ensure_future(pair.other.notifications.wait(LONG_SECONDS))  # another worker of the same process
+    await asyncio.sleep(0)
+    pair.other.database.notifier.notify()
+    await own
+    waiting = await pair.waiting()
+    await worker.settle(retry(lease))
+    await pair.other.close()
     assert await pair.is_woken(waiting)
 
 

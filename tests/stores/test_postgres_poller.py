@@ -10,9 +10,9 @@ from tests.stores.postgres_support import connected as connected_to
 
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import SECOND_US
+from leaseway.stores.event_loops import IdleForecast
 from leaseway.stores.postgres import notify
 from leaseway.stores.postgres.jobs import FORECASTS_MAX, PostgresJobs, Question
-from leaseway.stores.postgres.notify import IdleForecast
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.job_store_contract.fixtures import ContractWorker, new_job
 from leaseway.testing.postgres import PostgresServer
@@ -47,7 +47,7 @@ async def pair(server: PostgresServer) -> AsyncIterator[tuple[PostgresStore, Pos
 
 async def submit_unannounced(server: PostgresServer, store: PostgresStore) -> None:
     """Submit as a caller does in a transaction of its own."""
-    await value(server, f"SELECT {store.address.schema}.submit_job('count')")
+    await value(server, f"SELECT {store.address.schema}.submit_job('count', notify => false)")
 
 
 async def test_a_process_does_not_answer_its_own_notification(server: PostgresServer) -> None:

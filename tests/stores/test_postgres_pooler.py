@@ -5,13 +5,18 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
-from tests.stores.postgres_support import new_name, opened, seen_now, value
+from tests.stores.postgres_support import connected, new_name, opened, seen_now, until, value
 
 from leaseway import App
 from leaseway.domain.errors import StoreRefused
+from leaseway.domain.explain.closures import closed_by_session
+from leaseway.domain.explain.reasons import explain
+from leaseway.domain.health import Finding
 from leaseway.domain.job import Submitted
 from leaseway.ports.store import require_inspection
+from leaseway.stores.postgres.connection import Connections
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.job_store_contract.fixtures import (
     ContractWorker,
@@ -275,3 +280,67 @@ async def test_a_submission_wakes_workers_of_its_own_process(server: PostgresSer
         await store.jobs.submit([new_job(1)])
         async with asyncio.timeout(30):
             assert await waiting
+
+
+async def test_a_client_that_stops_before_its_commit_keeps_no_job(
+    pooler: Pooler, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen worker, or one whose network is gone, would keep jobs locked that have no lease, so that no expiry frees
+    them; and nothing would say so."""
+    execute, is_stopped = asyncpg.Connection.execute, asyncio.Event()
+
+    async def stop_before_commit(connection: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        if query == "COMMIT":
+            is_stopped.set()
+            await asyncio.Event().wait()
+        return await execute(connection, query, *arguments, **options)
+
+    schema = new_name()
+    async with opened(server, schema) as other:
+        await other.jobs.submit([new_job(1)])
+        store = PostgresStore(through(pooler, schema, pooler="transaction"))
+        monkeypatch.setattr(asyncpg.Connection, "execute", stop_before_commit)
+        # A stopped process does not time out, either.
+        monkeypatch.setattr(Connections.call, "__kwdefaults__", {"seconds": 600.0})
+        stopped = asyncio.ensure_future(ContractWorker(store, "stopped").claim(1))
+        await is_stopped.wait()
+        try:
+            leases = await until(lambda: ContractWorker(other, "other").claim(1))
+            assert [lease.id for lease in leases] == [id_of(1)]
+        finally:
+            stopped.cancel()
+            await asyncio.gather(stopped, return_exceptions=True)
+            monkeypatch.undo()
+            await store.close()
+
+
+async def test_doctor_and_why_name_the_session_that_locked_a_job(server: PostgresServer) -> None:
+    """The job looks ready and the counters are right, so an operator would look for a missing worker."""
+    async with opened(server) as store, connected(server) as stopped:
+        await store.jobs.submit([new_job(1), new_job(2)])
+        assert await store.reads.locked_by(id_of(1)) is None
+        assert [finding.level for finding in await transactions_findings(store)] == ["ok"]
+        transaction = stopped.transaction()
+        await transaction.start()
+        await stopped.execute(f"UPDATE {store.address.quoted}.jobs SET progress = '1' WHERE id = $1", id_of(1))
+        session = await until(lambda: store.reads.locked_by(id_of(1)))
+        assert session == f"{stopped.get_server_pid()} (postgres)"
+        assert await store.reads.locked_by(id_of(2)) is None
+        (finding,) = await until(lambda: problems_in(store))
+        assert f"session {stopped.get_server_pid()} (postgres) has been idle inside a transaction" in finding.text
+        assert f"pg_terminate_backend({stopped.get_server_pid()})" in (finding.advice or "")
+        job = await store.reads.job(id_of(1))
+        assert job is not None
+        reason = explain(job, None, await store.reads.now(), closed_by_session(session))
+        assert reason.code == "session"
+        assert session in reason.text
+        await transaction.rollback()
+        assert await store.reads.locked_by(id_of(1)) is None
+
+
+async def transactions_findings(store: PostgresStore) -> list[Finding]:
+    return [each for each in await require_inspection(store).health() if each.check == "transactions"]
+
+
+async def problems_in(store: PostgresStore) -> list[Finding]:
+    return [each for each in await transactions_findings(store) if each.level == "problem"]

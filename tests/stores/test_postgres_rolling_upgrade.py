@@ -24,19 +24,19 @@ from leaseway.testing.job_store_contract.fixtures import ContractWorker, counts,
 from leaseway.testing.postgres import PostgresServer
 
 ENOUGH = 20
-PARAMETERS = 21
+PARAMETERS = 22
 VERSION_2 = f"""
 -- A new column has no default, so that it is added without rewriting the table.
 ALTER TABLE payloads ADD COLUMN note text;
-CREATE TABLE workers (name text PRIMARY KEY);
+CREATE TABLE visitors (name text PRIMARY KEY);
 
 -- A function with new parameters or a new meaning gets a new name: old clients continue to call the old one.
 CREATE FUNCTION exchange_noted(
   text, text[], integer, text, boolean, text[], text[], text[], json,
-  text[], text[], text[], text[], integer[], json, text[], text[], bigint, json, json, text)
+  text[], text[], text[], text[], integer[], json, text[], text[], bigint, json, json, text, integer)
 RETURNS SETOF exchange_row LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-  INSERT INTO workers (name) VALUES ($1) ON CONFLICT DO NOTHING;
+  INSERT INTO visitors (name) VALUES ($1) ON CONFLICT DO NOTHING;
   RETURN QUERY SELECT * FROM exchange({", ".join(f"${n}" for n in range(1, PARAMETERS + 1))});
 END $$;
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA :schema FROM PUBLIC;
@@ -50,9 +50,9 @@ SELECT grant_functions(rolname, ARRAY['exchange_noted'])
 
 @pytest.fixture
 def version_2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> migrations.Migration:
-    script = tmp_path / "0002_workers.sql"
+    script = tmp_path / "0002_visitors.sql"
     script.write_text(VERSION_2)
-    return migrations.Migration("workers", [script], needs=1)
+    return migrations.Migration("visitors", [script], needs=1)
 
 
 class Client:
@@ -119,7 +119,7 @@ async def test_clients_of_two_versions_share_a_schema_during_and_after_a_migrati
         await settle_the_rest(owner)
         assert (await counts(owner)).keys() == {"done"}
         assert max(Counter(old.settled + new.settled).values()) == 1
-        assert await value(server, f"SELECT array_agg(name) FROM {schema}.workers") == ["new"]
+        assert await value(server, f"SELECT array_agg(name) FROM {schema}.visitors") == ["new"]
 
 
 async def has_settled(worker: Client, submitter: Client) -> bool:

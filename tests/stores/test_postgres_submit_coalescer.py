@@ -8,7 +8,7 @@ from tests.stores.postgres_support import connected, opened, value
 
 from leaseway.domain.errors import BadValue, LeasewayError, StoreBusy, UnknownOutcome, UsageError
 from leaseway.domain.job import NewJob
-from leaseway.stores.postgres.submit_coalescer import BATCH_MAX, WRITERS_MAX, LaneQueue
+from leaseway.stores.postgres.submit import BATCH_MAX, WRITERS_MAX, LaneQueue
 from leaseway.testing.job_store_contract.fixtures import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 

@@ -8,10 +8,9 @@ import pytest
 from tests.stores.postgres_support import address, connected, new_name, opened, recounted, value
 
 from leaseway import App
-from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.ids import ALPHABET, SECOND_US, JobId
 from leaseway.domain.job import State
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.system import ALPHABET
 from leaseway.testing.job_store_contract.fixtures import ContractWorker, counts, ids_in
 from leaseway.testing.postgres import PostgresServer
 
@@ -42,6 +41,8 @@ from leaseway.testing.postgres import PostgresServer
         ("'k', delay => '-1 second'", "delay"),
         ("'k', delay => '1 second', run_at => now()", "delay"),
         ("'k', run_at => 'infinity'", "run_at"),
+        ("'k', run_at => '9999-12-31 23:59:59-14'", "run_at"),
+        ("'k', run_at => '1970-01-01 00:00:00+01'", "run_at"),
         ("'k', key => ''", "key"),
         ("'k', key => 'x', key_retention => NULL", "key_retention"),
         ("'k', key => 'x', key_retention => '-1 day'", "key_retention"),
@@ -131,7 +132,7 @@ async def test_a_job_submitted_by_sql_runs_in_a_python_worker(server: PostgresSe
         await app.run_worker(until_empty=True)
         job = await app.find(id_)
         assert job is not None
-        assert (job.state, job.result, greeted) == (State.DONE, '"hello ada"', ["ada"])
+        assert (job.state, job.result, greeted) == (State.DONE, "hello ada", ["ada"])
 
 
 def greeter(server: PostgresServer) -> tuple[App, Any, list[str]]:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.api.running_service import run_service
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from leaseway import App
+from leaseway import AesGcm, App
 from leaseway.domain.errors import BadValue
 from leaseway.telemetry.log import JsonLines
 
@@ -57,7 +58,7 @@ async def test_lines_of_handlers_know_their_job(monkeypatch: pytest.MonkeyPatch)
         log.info("plain")
 
     with lines_of("shop") as lines:
-        ids = {"async": (await waits.submit(tenant="acme")).id, "plain": (await blocks.submit()).id}
+        ids = {"async": (await waits.options(tenant="acme").submit()).id, "plain": (await blocks.submit()).id}
         await app.run_worker(until_empty=True)
         log.info("nobody's")
     shown = {line.get("event") or line["message"]: line for line in lines.read()}
@@ -126,3 +127,54 @@ async def test_a_socket_is_logged_when_it_ends(tmp_path: Path) -> None:
     assert sorted(line["status"] for line in ended) == [101, 401]
     assert {(line["route"], line["tenant"]) for line in ended} == {("/v1/live", "default")}
     assert ticket not in json.dumps(ended)
+
+
+# -- errors of jobs ---------------------------------------------------------------------------------------------------
+
+
+async def failed_line(app: App, error: BaseException) -> dict[str, Any]:
+    """The line that a worker logs for a job that fails with this error."""
+
+    @app.job(attempts=1)
+    async def failing() -> None:
+        raise error
+
+    with lines_of("leaseway") as lines:
+        await failing.submit()
+        await app.run_worker(until_empty=True)
+    (line,) = [line for line in lines.read() if line.get("event") == "attempt_failed"]
+    return line
+
+
+async def test_the_line_of_a_failed_attempt_has_the_message_of_the_error() -> None:
+    """`code=ValueError` alone does not tell an operator what to mend."""
+    line = await failed_line(App("memory://"), ValueError("no such city: Atlantis"))
+    assert (line["code"], line["state"], line["error"]) == ("ValueError", "failed", "no such city: Atlantis")
+
+
+async def test_a_logged_error_is_one_short_line_without_secrets() -> None:
+    """An error repeats what the provider sent: newlines that look like other events, colours, keys, megabytes."""
+    app = App("memory://", secrets=["corr3ct horse"])
+    text = "a\nworker_stopped\r\n\tb\u2028 \x1b[31m corr3ct horse ?api_key=unknown2key " + "x" * 10_000
+    line = await failed_line(app, ValueError(text))
+    assert line["error"].startswith("a worker_stopped b \\x1b[31m *** ?api_key=*** xxx")
+    assert len(line["error"]) <= 310
+    assert line["error"].isprintable()
+
+
+async def test_an_encrypted_error_stays_out_of_the_log() -> None:
+    """An app that encrypts its errors must not find them in plain text in the log of a worker."""
+    app = App("memory://", codec=AesGcm({"k1": AesGcm.new_key()}))
+    assert (await failed_line(app, ValueError("patient 7")))["error"] == "(encrypted)"
+
+
+async def test_text_lines_quote_values_of_several_words() -> None:
+    """`error=it state=done` must not look like another field."""
+    stream = io.StringIO()
+    handler, logger = logging.StreamHandler(stream), logging.getLogger("leaseway")
+    logger.addHandler(handler)
+    try:
+        await failed_line(App("memory://"), ValueError("it state=done"))
+    finally:
+        logger.removeHandler(handler)
+    assert re.search(r' state=failed error="it state=done"\n', stream.getvalue())

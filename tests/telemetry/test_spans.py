@@ -15,10 +15,9 @@ from tests.api.running_service import run_service
 
 from leaseway import App, Fail
 from leaseway.domain.errors import KeyConflict, StoreBusy
-from leaseway.telemetry import tracing
 from leaseway.telemetry.otel import OtelTracing, link_to, provider
-from leaseway.telemetry.tracing import otel, switch_of_environment, tracing_here
-from leaseway.worker.context import Context
+from leaseway.wiring import OTEL_DISABLED, OTEL_SWITCHES, otel, switch_of_environment, tracing_here
+from leaseway.worker.context import Context, SyncContext
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -126,9 +125,9 @@ async def test_a_submission_that_is_refused_is_seen_and_its_words_are_not(seen: 
     @seen.app.job
     async def count(number: int) -> None: ...
 
-    await count.submit(number=1, key="s3cret")
+    await count.options(key="s3cret").submit(number=1)
     with pytest.raises(KeyConflict, match="s3cret"):
-        await count.submit(number=2, key="s3cret")
+        await count.options(key="s3cret").submit(number=2)
     _, refused = seen.spans("submit count")
     assert refused.status.status_code is StatusCode.ERROR
     assert (refused.attributes or {})["error.type"] == "KeyConflict"
@@ -149,7 +148,7 @@ async def test_jobs_of_one_call_share_their_submission_and_children_know_their_p
         ctx.submit(child.bind())
 
     @app.job
-    def plain_parent(ctx: Context) -> None:
+    def plain_parent(ctx: SyncContext) -> None:
         ctx.submit(child.bind())
 
     await app.submit_many([parent.bind(), plain_parent.bind()])
@@ -205,7 +204,7 @@ async def test_a_store_that_does_not_say_whose_doing_it_was_keeps_no_job_from_ru
     store.jobs.traces = busy  # type: ignore[method-assign, assignment]
     job = await count.submit()
     await seen.app.run_worker(until_empty=True)
-    assert (await seen.app.wait(job)).result == "1"
+    assert (await seen.app.wait(job)).result == 1
     assert linked(seen.span("run count")) == []
 
 
@@ -245,7 +244,7 @@ async def test_a_client_cannot_keep_what_it_likes_as_a_trace(seen: Seen) -> None
         assert taken.status_code == 200
         wants = {"queues": ["default"], "count": 1, "token": "token-1"}
         await served.client.post("/v1/work/exchange", json={"worker": "w", "wants": wants})
-        held = {"leases": [{"id": job["id"], "token": "token-1", "lease_us": 1}]}
+        held = {"leases": [{"id": job["id"], "token": "token-1", "lease_us": 1_000_000}]}
         assert (await served.client.post("/v1/work/traces", json=held)).json() == {"value": {job["id"]: CALLER}}
 
 
@@ -254,7 +253,7 @@ async def test_a_client_cannot_keep_what_it_likes_as_a_trace(seen: Seen) -> None
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in (*tracing.SWITCHES, tracing.DISABLED, "OTEL_EXPORTER_OTLP_PROTOCOL", "LEASEWAY_LOG"):
+    for name in (*OTEL_SWITCHES, OTEL_DISABLED, "OTEL_EXPORTER_OTLP_PROTOCOL", "LEASEWAY_LOG"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 

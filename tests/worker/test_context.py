@@ -1,13 +1,14 @@
 """The context API that a running handler uses."""
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
 import pytest
 from tests.worker.observe import eventually, record, worked, working
 
-from leaseway import App, BadValue, Context, LeaseLost, State
+from leaseway import App, BadValue, Context, LeaseLost, State, SyncContext
 from leaseway.domain.inspection import JobFilter
 
 
@@ -28,20 +29,20 @@ async def test_a_job_goes_on_where_its_last_attempt_left_off(app: App) -> None:
 
     job = await worked(app, await fetch.submit())
     assert pages == [0, 1, 2, 3, 4, 5]
-    assert (job.state, job.result, job.cursor) == (State.DONE, "3", "6")
+    assert (job.state, job.result, job.cursor) == (State.DONE, 3, 6)
 
 
 async def test_a_plain_function_checkpoints_without_await(app: App) -> None:
     """A handler in a thread must be able to store its cursor."""
 
     @app.job(backoff=0.01)
-    def fetch(ctx: Context) -> Any:
+    def fetch(ctx: SyncContext) -> Any:
         if ctx.cursor is None:
-            ctx.checkpoint({"page": 7})  # type: ignore[unused-coroutine]
+            ctx.checkpoint({"page": 7})
             raise ConnectionError
         return ctx.cursor
 
-    assert (await worked(app, await fetch.submit())).result == '{"page":7}'
+    assert (await worked(app, await fetch.submit())).result == {"page": 7}
 
 
 async def test_a_submission_can_bring_the_first_cursor(app: App) -> None:
@@ -51,7 +52,7 @@ async def test_a_submission_can_bring_the_first_cursor(app: App) -> None:
     async def fetch(ctx: Context) -> Any:
         return ctx.cursor
 
-    assert (await worked(app, await fetch.submit(cursor={"page": 3}))).result == '{"page":3}'
+    assert (await worked(app, await fetch.options(cursor={"page": 3}).submit())).result == {"page": 3}
 
 
 async def test_a_cursor_that_is_not_json_is_refused_where_it_is_written(app: App) -> None:
@@ -63,7 +64,7 @@ async def test_a_cursor_that_is_not_json_is_refused_where_it_is_written(app: App
             await ctx.checkpoint(object())
         return "went on"
 
-    assert (await worked(app, await fetch.submit())).result == '"went on"'
+    assert (await worked(app, await fetch.submit())).result == "went on"
 
 
 async def test_a_checkpoint_without_the_lease_is_refused(app: App) -> None:
@@ -131,7 +132,7 @@ async def test_children_are_submitted_with_success_and_only_with_success(app: Ap
         if len(tries) < 3:
             raise ConnectionError
 
-    await worked(app, await parent.submit(tenant="acme"))
+    await worked(app, await parent.options(tenant="acme").submit())
     children = await (await app.store()).reads.jobs(JobFilter(kind="child"))
     assert sorted(job.payload for job in children) == ['{"n":0}', '{"n":1}', '{"n":2}']
     assert {job.tenant for job in children} == {"acme"}, "a child belongs to its parent's tenant"
@@ -150,15 +151,15 @@ async def test_progress_can_be_seen_while_the_job_runs(app: App) -> None:
 
     submitted = await long.submit()
 
-    async def said() -> str | None:
+    async def said() -> Any:
         job = await record(app, submitted)
         return job.progress if job.state is State.LEASED else None
 
     async with working(app):
-        assert await eventually(said) == '{"done":3,"message":"third page","total":10}'
+        assert await eventually(said) == {"done": 3, "message": "third page", "total": 10}
         go_on.set()
         job = await app.wait(submitted.id, 10)
-    assert job.progress == '{"done":10,"message":null,"total":10}', "the last word came with the result"
+    assert job.progress == {"done": 10, "message": None, "total": 10}, "the last word came with the result"
 
 
 async def test_plain_functions_run_in_threads_and_side_by_side(app: App) -> None:
@@ -166,7 +167,7 @@ async def test_plain_functions_run_in_threads_and_side_by_side(app: App) -> None
     meeting = threading.Barrier(4)
 
     @app.job(timeout=50)
-    def meet(ctx: Context) -> int:
+    def meet(ctx: SyncContext) -> int:
         meeting.wait(45)
         return threading.get_ident()
 
@@ -174,7 +175,7 @@ async def test_plain_functions_run_in_threads_and_side_by_side(app: App) -> None
     await worked(app, jobs[0], concurrency=4)
     threads = {(await record(app, job)).result for job in jobs}
     assert len(threads) == 4
-    assert str(threading.get_ident()) not in threads
+    assert threading.get_ident() not in threads
 
 
 async def test_concurrency_is_kept_for_both_kinds_of_functions(app: App) -> None:
@@ -201,3 +202,28 @@ def fields(value: Any) -> dict[str, Any]:
 
 async def truth(values: list[str]) -> bool:
     return bool(values)
+
+
+async def test_threads_of_a_handler_share_its_calls(app: App) -> None:
+    """Two records of the calls of one attempt would place two holds under one id, and settle one of them."""
+    made: list[int] = []
+
+    @app.job
+    def fetch(ctx: SyncContext) -> None:
+        make_calls, together = ctx._make_calls, threading.Barrier(2)
+
+        def make_slowly() -> Any:
+            made.append(1)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                together.wait(1)  # passes only if the other thread is here, too
+            return make_calls()
+
+        ctx._make_calls = make_slowly
+        threads = [threading.Thread(target=ctx.call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert (await worked(app, await fetch.submit())).state is State.DONE
+    assert made == [1]

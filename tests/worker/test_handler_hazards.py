@@ -67,6 +67,19 @@ async def test_a_job_that_raises_something_odd_fails_alone(app: App, poison: str
     await app.close()
 
 
+async def test_a_code_of_several_lines_is_stored_in_one(app: App) -> None:
+    """Codes are shown in lists, where a line break would look like another entry."""
+
+    @app.job(attempts=1)
+    async def odd() -> None:
+        raise Fail("no", code="first\nsecond\x1b[2J")
+
+    job = await odd.submit()
+    await app.run_worker(until_empty=True)
+    assert (await app.wait(job, 5)).last_error_code == "first\\nsecond\\x1b[2J"
+    await app.close()
+
+
 async def test_a_result_that_cannot_be_read_fails_its_job_alone(app: App) -> None:
     """An object whose fields were never set raises when it is read."""
 
@@ -93,7 +106,7 @@ async def test_a_snooze_of_their_own_without_a_time_means_at_once(app: App) -> N
 
     job = await later.submit()
     await app.run_worker(until_empty=True)
-    assert (await app.wait(job, 5)).result == "2"
+    assert (await app.wait(job, 5)).result == 2
     await app.close()
 
 
@@ -159,7 +172,7 @@ async def test_a_job_does_not_see_the_context_of_the_one_before(app: App, plain:
 
     answers = await job.submit_many([{}] * 60)
     await app.run_worker(until_empty=True, concurrency=2)
-    assert {(await app.wait(answer, 5)).result for answer in answers} == {"null"}
+    assert {(await app.wait(answer, 5)).result for answer in answers} == {None}
     await app.close()
 
 

@@ -8,8 +8,9 @@ from tests.worker.observe import SOON_SECONDS
 from leaseway.domain.exchange import Exchange, ExchangeReply, HeldLease, Renewed
 from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId
 from leaseway.domain.job import Lease
-from leaseway.worker.attempt import Attempt, Claim, Stop
-from leaseway.worker.lease_renewal import RENEW_AFTER, SAFE_UNTIL, LeaseRenewal
+from leaseway.worker.lease_renewal import RENEW_AFTER, LeaseRenewal
+from leaseway.worker.settle import SAFE_UNTIL, Attempt, Stop
+from leaseway.worker.slots import Claim
 
 LEASE_SECONDS = 60
 """Longer than the test may take: a lease renewal that waits for a whole lease is too late here."""

@@ -21,18 +21,21 @@ async def test_a_handler_that_returns_leaves_its_result(app: App) -> None:
         return {"sum": a + b}
 
     job = await worked(app, await add.submit(a=2, b=3))
-    assert (job.state, job.result, job.attempts, job.fence) == (State.DONE, '{"sum":5}', 1, 1)
+    assert (job.state, job.result, job.attempts, job.fence) == (State.DONE, {"sum": 5}, 1, 1)
     assert job.finished_at is not None
     assert job.lease_owner is None
 
 
 async def test_nothing_returned_is_null(app: App) -> None:
-    """A record without a result would look like an unfinished job."""
+    """A stored job without a result would look like an unfinished one."""
 
     @app.job
     async def silent() -> None: ...
 
-    assert (await worked(app, await silent.submit())).result == "null"
+    job = await worked(app, await silent.submit())
+    stored = await (await app.store()).reads.job(job.id)
+    assert stored is not None
+    assert (stored.result, job.result) == ("null", None)
 
 
 async def test_a_failing_job_is_tried_again_until_it_succeeds(app: App) -> None:
@@ -48,7 +51,7 @@ async def test_a_failing_job_is_tried_again_until_it_succeeds(app: App) -> None:
 
     submitted = await shaky.submit()
     job = await worked(app, submitted)
-    assert (job.state, job.result, job.attempts) == (State.DONE, '"at last"', 3)
+    assert (job.state, job.result, job.attempts) == (State.DONE, "at last", 3)
     assert await codes(app, submitted) == [(1, "ConnectionError"), (2, "ConnectionError")]
 
 
@@ -181,7 +184,7 @@ async def test_a_plain_function_that_takes_too_long_is_left_behind(app: App) -> 
     job = await worked(app, submitted, concurrency=2)
     is_over.set()
     assert (job.state, job.last_error_code, job.result) == (State.FAILED, "timeout", None)
-    assert (await record(app, other)).result == '"in time"'
+    assert (await record(app, other)).result == "in time"
 
 
 async def test_cancelling_stops_a_running_handler(app: App) -> None:
@@ -237,14 +240,12 @@ async def test_a_handler_that_finishes_although_it_was_cancelled_is_done(app: Ap
         await asyncio.wait_for(started.wait(), 10)
         await (await app.store()).operations.cancel(submitted.id)
         job = await app.wait(submitted.id, 10)
-    assert (job.state, job.result) == (State.DONE, '"finished all the same"')
+    assert (job.state, job.result) == (State.DONE, "finished all the same")
 
 
-@pytest.mark.parametrize("payload", ['{"n": "many"}', "{}", '{"n": 1, "more": 2}', "not json", "", "[" * 100_000])
+@pytest.mark.parametrize("payload", ["not json", "", "[" * 100_000])
 async def test_a_payload_that_nobody_can_read_fails_its_own_job_only(file_app: App, payload: str) -> None:
-    """A user may edit the database, or an older version may have written it. The worker must neither crash nor retry
-    forever.
-    """
+    """A user may edit the database. The worker must neither crash nor retry forever."""
 
     @file_app.job
     async def count(n: int) -> int:
@@ -254,26 +255,7 @@ async def test_a_payload_that_nobody_can_read_fails_its_own_job_only(file_app: A
     edit(file_app, "UPDATE jobs SET payload = ? WHERE id = ?", payload, broken.id)
     job = await worked(file_app, broken)
     assert (job.state, job.attempts, job.last_error_code) == (State.FAILED, 1, "bad_payload")
-    assert (await record(file_app, healthy)).result == "2"
-
-
-async def test_a_kind_that_this_worker_does_not_know_is_left_to_others_for_a_while(file_app: App) -> None:
-    """During a deployment an old worker meets new jobs. A new worker may know what to do."""
-
-    @file_app.job(attempts=2)
-    async def known() -> str:
-        return "known"
-
-    strange, healthy = await known.submit(), await known.submit()
-    edit(file_app, "UPDATE jobs SET kind = 'from_the_future' WHERE id = ?", strange.id)
-    async with working(file_app):
-        await eventually(lambda: codes(file_app, strange))
-    job = await record(file_app, strange)
-    assert (job.state, job.attempts, job.last_error_code) == (State.PENDING, 1, "unknown_kind")
-    error = (await (await file_app.store()).reads.errors(strange.id))[0]
-    assert "from_the_future" in error.message
-    assert "known" in error.message
-    assert (await record(file_app, healthy)).state is State.DONE
+    assert (await record(file_app, healthy)).result == 2
 
 
 @pytest.mark.parametrize(

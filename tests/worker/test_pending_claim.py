@@ -29,12 +29,12 @@ from leaseway.system import SystemChance, SystemIds
 from leaseway.telemetry.log import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.job_store_contract.fixtures import done, id_of, new_job
-from leaseway.worker.attempt import Attempt, Claim
 from leaseway.worker.context import Context
-from leaseway.worker.environment import Environment, WorkerSettings
+from leaseway.worker.environment import Environment, WorkerSettings, WorkerSummary
 from leaseway.worker.lease_renewal import LeaseRenewal
-from leaseway.worker.loop import Worker, WorkerSummary
-from leaseway.worker.slots import RELEASE_AFTER
+from leaseway.worker.loop import Worker
+from leaseway.worker.settle import RELEASE_AFTER, Attempt
+from leaseway.worker.slots import Claim
 
 LEASE_SECONDS = 10.0
 LATE_SECONDS = RELEASE_AFTER * LEASE_SECONDS
@@ -244,6 +244,19 @@ async def test_a_reply_that_is_too_late_goes_back_though_the_keeper_did_not_look
         bench.way.back.set()
         job = await bench.until_done()
     assert (bench.ran, job.attempts, job.fence) == ([2], 1, 2)
+
+
+async def test_the_age_of_a_late_lease_counts_from_its_last_renewal(bench: Bench) -> None:
+    """The store had renewed it. A worker that counted from its claim took the lease for lost after two more lost
+    replies, and left the job to expire."""
+    bench.way.back.clear()
+    async with working(bench):
+        await bench.way.granted.wait()
+        await bench.look(after_seconds=LATE_SECONDS - 0.1)
+        bench.clock.advance(1)
+        bench.way.back.set()
+        await bench.until_done()
+    assert bench.ran == [1]
 
 
 async def test_a_late_reply_is_used_as_long_as_nobody_gave_its_claim_back(bench: Bench) -> None:

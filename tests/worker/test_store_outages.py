@@ -6,30 +6,32 @@ import signal
 from typing import Any
 
 import pytest
-from tests.worker.observe import SOON_SECONDS
+from tests.worker.observe import SOON_SECONDS, eventually
 
 from leaseway import App, TransientError
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.signals import drained_by_signals
+from leaseway.worker import loop
 
 
 async def test_an_idle_worker_asks_a_store_that_is_away_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fourteen log lines a second per worker during an outage would hide everything else."""
     pauses: list[float] = []
-    has_failed = False
+    failed_in: asyncio.Task[object] | None = None
     async with App("memory://") as app:
         worker = app.worker(grace=0)
         clock = app._world.clock
 
         async def away(*_: object) -> int | None:
-            nonlocal has_failed
-            has_failed = True
+            nonlocal failed_in
+            failed_in = asyncio.current_task()
             raise TransientError("nobody listens there")
 
         async def slept(seconds: float) -> None:
-            nonlocal has_failed
-            if has_failed:  # other tasks sleep, too
+            nonlocal failed_in
+            if failed_in is asyncio.current_task():  # other tasks and the thread that renews leases sleep, too
                 pauses.append(seconds)
-                has_failed = False
+                failed_in = None
             if len(pauses) == 12:
                 worker.drain()
             await asyncio.sleep(0)
@@ -57,3 +59,41 @@ async def test_a_signal_that_finds_everything_over_is_nobodys_error() -> None:
         await asyncio.sleep(0)
     loop.set_exception_handler(None)
     assert complaints == []
+
+
+async def test_a_leaving_worker_sends_each_settlement_once_in_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange that timed out was put back twice. The next one contained the same settlements twice, and its size
+    doubled with every timeout."""
+    sent: list[Exchange] = []
+    async with App("memory://") as app:
+        worker, jobs = app.worker(grace=0), (await app.store()).jobs
+        real = jobs.exchange
+
+        async def hanging(call: Exchange) -> ExchangeReply:
+            if not call.settlements or len(sent) > 1:
+                return await real(call)
+            sent.append(call)
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+        @app.job
+        async def stuck() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:  # the worker flushes the settlements of others while it waits for this one
+                await eventually(lambda: asyncio.sleep(0, len(sent) > 1))
+
+        @app.job
+        async def other() -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(jobs, "exchange", hanging)
+        monkeypatch.setattr(loop, "STUBBORN_SECONDS", 0.2)
+        await stuck.submit()
+        await other.submit()
+        async with asyncio.timeout(SOON_SECONDS), asyncio.TaskGroup() as group:
+            group.create_task(app.run_worker(worker))
+            await eventually(lambda: asyncio.sleep(0, len(worker._slots.running) == 2))
+            worker.drain()
+    assert len(sent) > 1
+    for call in sent:
+        assert len({each.id for each in call.settlements}) == len(call.settlements), "a settlement is sent twice"

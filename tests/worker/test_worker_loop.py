@@ -10,6 +10,7 @@ from tests.worker.observe import SOON_SECONDS, eventually, record, worked, worki
 from leaseway import App, BadValue, Context, State, UsageError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.inspection import JobFilter
+from leaseway.worker.environment import Prefetch
 from leaseway.worker.maintenance import prune_jobs
 from leaseway.worker.poll import EMPTY_POLL_SECONDS
 
@@ -26,7 +27,7 @@ async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> No
         tries.append(1)
         if len(tries) == 1:
             raise ConnectionError
-        ctx.submit(child.bind(delay=0.2))
+        ctx.submit(child.options(delay=0.2).bind())
 
     await parent.submit()
     done = await app.run_worker(until_empty=True)
@@ -73,10 +74,10 @@ async def test_a_job_does_not_start_before_its_time(app: App) -> None:
     async def task(name: str) -> None:
         started[name] = time.time()
 
-    await task.submit(name="past", run_at=datetime.now(UTC) - timedelta(days=1))
-    delayed = await task.submit(name="delayed", delay=0.2)
+    await task.options(run_at=datetime.now(UTC) - timedelta(days=1)).submit(name="past")
+    delayed = await task.options(delay=0.2).submit(name="delayed")
     at = datetime.now(UTC) + timedelta(seconds=0.4)
-    submitted = await task.submit(name="at", run_at=at)
+    submitted = await task.options(run_at=at).submit(name="at")
     await worked(app, submitted)
     assert started["at"] >= at.timestamp()
     assert started["delayed"] * SECOND_US >= (await record(app, delayed)).run_at
@@ -93,9 +94,9 @@ async def test_higher_priority_goes_first_then_the_earlier_submission(app: App) 
 
     first = await task.submit(name="usual 1")
     await task.submit(name="usual 2")
-    await task.submit(name="low", priority=-5)
-    await task.submit(name="high", priority=10)
-    await task.submit(name="zero", priority=0)
+    await task.options(priority=-5).submit(name="low")
+    await task.options(priority=10).submit(name="high")
+    await task.options(priority=0).submit(name="zero")
     await worked(app, first, concurrency=1)
     assert order == ["high", "usual 1", "usual 2", "zero", "low"]
 
@@ -110,7 +111,7 @@ async def test_a_worker_serves_the_queues_that_it_was_given(app: App) -> None:
     async def report() -> None: ...
 
     mailed, reported = await mail.submit(), await report.submit()
-    moved = await report.submit(queue="mail")
+    moved = await report.options(queue="mail").submit()
     await worked(app, mailed, queues=["mail"])
     assert (await record(app, mailed)).state is State.DONE
     assert (await record(app, moved)).state is State.DONE
@@ -127,13 +128,27 @@ async def test_tenants_take_turns(app: App) -> None:
     async def task(ctx: Context) -> None:
         order.append(ctx.tenant)
 
-    first = await task.submit(tenant="large")
+    first = await task.options(tenant="large").submit()
     for _ in range(200):
-        await task.submit(tenant="large")
+        await task.options(tenant="large").submit()
     for _ in range(2):
-        await task.submit(tenant="small")
+        await task.options(tenant="small").submit()
     await worked(app, first, concurrency=2)
     assert [place for place, tenant in enumerate(order) if tenant == "small"][-1] < 20
+
+
+def test_a_worker_prefetches_enough_for_a_store_that_is_far_away() -> None:
+    """Otherwise few jobs are leased at a time, few jobs finish, and even fewer are leased the next time."""
+
+    def prefetched(exchange_seconds: float) -> int:
+        prefetch, slots, now = Prefetch(0.0), 20, 0.0
+        for _ in range(50):
+            finished, now = slots + prefetch.count, now + exchange_seconds
+            prefetch.learn(finished, exchange_seconds, now)
+        return prefetch.count
+
+    assert prefetched(0.2) > 100
+    assert prefetched(60.0) < 20, "a store that hangs"
 
 
 async def test_a_worker_that_waits_is_woken_by_a_submission_in_its_own_process(app: App) -> None:
@@ -246,7 +261,7 @@ async def test_a_file_outlives_its_app(tmp_path: object) -> None:
         submitted = await task.submit(n=7)  # type: ignore[attr-defined]
     after, _ = declared()
     async with after:
-        assert (await worked(after, submitted)).result == "7"
+        assert (await worked(after, submitted)).result == 7
 
 
 async def test_many_quick_jobs_are_all_done_once(app: App) -> None:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
+import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -14,14 +15,13 @@ from starlette.routing import BaseRoute, Route
 from leaseway import __version__
 from leaseway.api.errors import Problem, log_problem, problem_response
 from leaseway.api.live import routes as live
-from leaseway.api.metrics.request_metrics import count_requests
+from leaseway.api.metrics import count_requests
 from leaseway.api.middleware import RequestMiddleware, trace_requests
 from leaseway.api.openapi import add_openapi
 from leaseway.api.routes import (
     budgets,
     dashboard,
     health,
-    import_actions,
     imports,
     jobs,
     jobs_bulk,
@@ -29,10 +29,8 @@ from leaseway.api.routes import (
     lanes,
     limits,
     metrics,
-    schedules,
-    sessions,
-    tenants,
-    workers,
+    operations,
+    scale,
 )
 from leaseway.api.routing import FastRoutes, Routes, every_route, required_scope
 from leaseway.api.service import Service
@@ -47,18 +45,19 @@ if TYPE_CHECKING:
 ROUTES: tuple[Routes, ...] = (
     health.routes,
     metrics.routes,
+    scale.routes,
     lanes.routes,
     limits.routes,
     budgets.routes,
-    schedules.routes,
-    tenants.routes,
-    workers.routes,
+    operations.schedule_routes,
+    operations.tenant_routes,
+    operations.quota_routes,
+    operations.worker_routes,
     imports.routes,
-    import_actions.routes,
     jobs_bulk.routes,
     jobs.routes,
-    keys.routes,
-    sessions.routes,
+    keys.key_routes,
+    keys.session_routes,
     worker_protocol.routes,
     live.routes,
     dashboard.routes,
@@ -89,12 +88,28 @@ def build_app(app: App, settings: ServiceSettings) -> FastAPI:
     for kind in (Problem, LeasewayError, RequestValidationError, HTTPException):
         api.add_exception_handler(kind, handle_error)
     # The middleware that is added last runs first.
-    api.add_middleware(FastRoutes)
+    api.add_middleware(FastRoutes, routes=api.routes)
     api.add_middleware(RequestMiddleware, service=service)
     count_requests(api)
     trace_requests(api, app.world.tracing)
     add_openapi(api)
+    serve_openapi(api)
     return api
+
+
+def serve_openapi(api: FastAPI) -> None:
+    """Return the document as bytes that are encoded once. It is large, and needs no credential."""
+
+    @cache
+    def encoded() -> dashboard.Asset:
+        return dashboard.make_asset("openapi.json", msgspec.json.encode(api.openapi()))
+
+    async def document(request: Request) -> Response:
+        return dashboard.asset_response(request, encoded(), dashboard.REVALIDATE)
+
+    assert api.openapi_url is not None
+    api.router.routes[:] = [route for route in api.routes if getattr(route, "path", None) != api.openapi_url]
+    api.add_route(api.openapi_url, document, include_in_schema=False)
 
 
 @cache

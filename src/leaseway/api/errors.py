@@ -18,8 +18,10 @@ from starlette.responses import Response
 from leaseway.api.schemas.values import ProblemDocument
 from leaseway.domain.errors import (
     BadValue,
+    IdConflict,
     KeyConflict,
     NoSuchJob,
+    QuotaExceeded,
     Stale,
     StoreRefused,
     TransientError,
@@ -37,6 +39,12 @@ MEDIA_TYPE = "application/problem+json"
 TYPES = "https://leaseway.dev/problems/"
 """Prefix of problem types. They are identifiers, not pages to fetch."""
 RETRY_SECONDS = 1
+QUOTA_RETRY_SECONDS = 30
+"""Room for a tenant at its quota appears when its jobs end or are deleted, which takes longer than a busy store."""
+LOST_REPLY = (
+    "the store's reply was lost, so the request may or may not have taken effect; "
+    "repeat it with the same Idempotency-Key to have it take effect once"
+)
 CODES = {404: "not_found", 405: "method_not_allowed"}
 TITLES = {
     400: "Bad request", 401: "Not authenticated", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
@@ -140,6 +148,10 @@ def problem_from(error: Exception) -> Problem:
             return Problem(409, "busy", str(error), headers={"Retry-After": str(RETRY_SECONDS)})
         case KeyConflict():
             return Problem(422, "key_conflict", str(error))
+        case IdConflict():
+            return Problem(409, "id_conflict", str(error), errors=[{"pointer": "/id", "detail": str(error)}])
+        case QuotaExceeded():
+            return quota_problem(error)
         case Stale():
             return Problem(412, "stale", str(error))
         case UnknownKind():
@@ -153,16 +165,19 @@ def problem_from(error: Exception) -> Problem:
         case UsageError():
             return Problem(422, "refused", str(error))
         case UnknownOutcome():
-            detail = (
-                "the store's reply was lost, so the request may or may not have taken effect; "
-                "repeat it with the same Idempotency-Key to have it take effect once"
-            )
-            return Problem(503, "unknown_outcome", detail, headers={"Retry-After": str(RETRY_SECONDS)})
+            return Problem(503, "unknown_outcome", LOST_REPLY, headers={"Retry-After": str(RETRY_SECONDS)})
         case TransientError():
             detail = "the store does not respond; repeat the request later"
             return Problem(503, "unavailable", detail, headers={"Retry-After": str(RETRY_SECONDS)})
         case _:
             return Problem(500, "failed", "internal error; search the service's log for the request id")
+
+
+def quota_problem(error: QuotaExceeded) -> Problem:
+    figures = {"quota": error.quota, "limit": error.limit, "used": error.used, "needed": error.needed}
+    if error.is_permanent:
+        return Problem(413, "quota_exceeded", str(error), extra=figures)
+    return Problem(429, "quota_exceeded", str(error), headers={"Retry-After": str(QUOTA_RETRY_SECONDS)}, extra=figures)
 
 
 def invalid_parameters(errors: Sequence[Any]) -> Problem:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import LeasewayError, TransientError
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import Closure, LevelReading, closed_by_pauses, unreachable_limit
+from leaseway.domain.explain.closures import Closure, LevelReading, closed_by_pauses, unreachable_limit
 from leaseway.domain.ids import Instant
 from leaseway.domain.lane import LaneCount, Pause
 from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.workers import WorkerView, join_owners
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.reads import Inspection
 from leaseway.ports.store import require_inspection
@@ -32,6 +33,12 @@ def store_stats(world: Environment) -> Inspection:
 
 async def read_pauses(world: Environment) -> Sequence[Pause]:
     return () if world.store.pauses is None else await world.store.pauses.all()
+
+
+async def read_workers(world: Environment) -> list[WorkerView]:
+    registry = world.store.workers
+    listed = [] if registry is None else await registry.all()
+    return join_owners(listed, await store_stats(world).owners(), await world.store.reads.now())
 
 
 async def try_read_levels(limiter: Limiter, asks: list[PermitRequest]) -> dict[PermitRequest, LevelReading]:

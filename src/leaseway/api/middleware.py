@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leaseway.api.auth.origin_checks import OriginChecks
 from leaseway.api.errors import log_problem, problem_response
-from leaseway.api.metrics.request_metrics import CLIENT_GONE, route_path
+from leaseway.api.metrics import CLIENT_GONE, route_path
 from leaseway.domain.identity import LOCAL, Caller
 from leaseway.ports.telemetry import Tracing
 
@@ -70,11 +70,11 @@ class RequestMiddleware:
         if is_unsafe(scope) or EVENT_STREAM in headers.get("accept", ""):
             self._origins.check_origin(headers)
         caller = scope["leaseway.caller"] = await self._authenticate(scope, headers)
-        rate_limit = self._service.rate_limit
-        if caller is not None and rate_limit is not None and rate_limit.applies_to(caller):
-            admission = await rate_limit.admit(caller.tenant)
-            response.headers += admission.headers
-            response.release = admission.release
+        for rate_limit in self._service.rate_limits:
+            if caller is not None and rate_limit.applies_to(caller):
+                admission = await rate_limit.admit(caller.tenant)
+                response.headers += admission.headers
+                response.release = admission.release
 
     async def _authenticate(self, scope: Scope, headers: Headers) -> Caller | None:
         authenticator = self._service.authenticator

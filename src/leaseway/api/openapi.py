@@ -4,7 +4,7 @@ FastAPI knows paths and parameters. This module adds bodies and responses, which
 and the errors that each route can return.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from leaseway.api.errors import MEDIA_TYPE, TITLES
-from leaseway.api.routing import COMPONENTS, DESCRIPTIONS, OPEN, RouteDescription
+from leaseway.api.routing import COMPONENTS, OPEN, RouteDescription, route_descriptions
 from leaseway.api.schemas.values import ProblemDocument
 
 REF = "#/components/schemas/"
@@ -33,6 +33,23 @@ ABOUT = (
     "Every response below /v1 is JSON; every error is an RFC 9457 problem with a stable `code`. Timestamps are ISO "
     "8601 in UTC, durations are in seconds. Lists are paginated with `limit`, `cursor`, and `next` in the response."
 )
+TAGS = {
+    "budgets": "Budgets: limits on money or units per calendar window, balances and corrections.",
+    "health": "Whether the service runs and reaches its store.",
+    "imports": "Imports: specs, runs, shards, quarantined rows.",
+    "jobs": "Jobs: submit, find, explain, cancel, retry.",
+    "keys": "API keys.",
+    "lanes": "Lanes: the jobs that share queue, tenant, limits and budget; pause and resume.",
+    "limits": "Limits: rates and concurrency of providers.",
+    "live": "Changes as they happen, over server-sent events or a WebSocket.",
+    "metrics": "Metrics for Prometheus and for autoscalers.",
+    "scaling": "How many workers a pool of queues should have, and why; for orchestrators.",
+    "schedules": "Schedules: jobs that are submitted at regular times.",
+    "session": "Sessions of browsers.",
+    "tenants": "Tenants: weights and quotas.",
+    "work": "The worker protocol: the store, the limiter and the ledger over HTTP. For workers of leaseway.",
+    "workers": "Workers and what they do.",
+}
 UNSAFE = ("post", "put", "delete", "patch")
 UNDESCRIBED = RouteDescription(None, None, False, None, (), (), ())
 
@@ -50,14 +67,46 @@ def add_openapi(api: FastAPI) -> None:
 
 def openapi_document(api: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=api.title, version=api.version, routes=api.routes, description=ABOUT)
+    descriptions = route_descriptions(api.routes)
     for path, method, operation in operations(document):
-        complete(operation, f"{method.upper()} {path}")
+        route = f"{method.upper()} {path}"
+        complete(operation, route, descriptions.get(route, UNDESCRIBED))
+    document["info"]["contact"] = {"name": api.title}
+    document["servers"] = [{"url": "/", "description": "The service that returned this document"}]
+    document["tags"] = [{"name": name, "description": text} for name, text in sorted(TAGS.items())]
     document["components"] = {
-        "schemas": dict(sorted(component_schemas().items())),
-        "responses": {f"Problem{status}": problem_response(status) for status in sorted(TITLES)},
+        "schemas": dict(sorted(component_schemas(descriptions).items())),
+        "responses": {f"Problem{status}": problem_response(status) for status in sorted(returned_problems(document))},
         "securitySchemes": SECURITY,
     }
-    return document
+    portable: dict[str, Any] = portable_schema(document)
+    return portable
+
+
+def returned_problems(document: dict[str, Any]) -> set[int]:
+    """The statuses of all errors that some route can return."""
+    statuses = {int(status) for _, _, operation in operations(document) for status in operation["responses"]}
+    return statuses & set(TITLES)
+
+
+def portable_schema(schema: Any) -> Any:
+    """The same schema, with tuples in a form that client generators understand.
+
+    msgspec closes a tuple with `items: false`, which generators and linters refuse. The tuple has a fixed length, so
+    `items` may as well name the types that its members have.
+    """
+    match schema:
+        case {"prefixItems": [*members], "items": False, **others}:
+            kinds = [portable_schema(member) for member in members]
+            distinct = [kind for place, kind in enumerate(kinds) if kind not in kinds[:place]]
+            items = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+            return {**others, "prefixItems": kinds, "items": items}
+        case dict():
+            return {name: portable_schema(value) for name, value in schema.items()}
+        case list() | tuple():
+            return [portable_schema(each) for each in schema]
+        case _:
+            return schema
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -66,8 +115,8 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
             yield path, method, operation
 
 
-def component_schemas() -> dict[str, Any]:
-    structs = {struct for each in DESCRIPTIONS.values() for struct in (each.body, each.returns) if struct is not None}
+def component_schemas(descriptions: Mapping[str, RouteDescription]) -> dict[str, Any]:
+    structs = {struct for each in descriptions.values() for struct in (each.body, each.returns) if struct is not None}
     ordered = sorted({*structs, ProblemDocument}, key=lambda struct: struct.__name__)
     _, found = msgspec.json.schema_components(ordered, ref_template=REF + "{name}")
     return {component_name(name): renamed(schema) for name, schema in found.items()} | COMPONENTS
@@ -97,8 +146,7 @@ def reference(struct: type) -> dict[str, str]:
 # -- one route ------------------------------------------------------------------------------------------------------
 
 
-def complete(operation: dict[str, Any], route: str) -> None:
-    described = DESCRIPTIONS.get(route, UNDESCRIBED)
+def complete(operation: dict[str, Any], route: str, described: RouteDescription) -> None:
     text = operation.get("description", "").strip()
     operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".") if text else operation["summary"]
     operation["operationId"] = operation_id(route)

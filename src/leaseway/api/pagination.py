@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 from fastapi import Query, Request
 
 from leaseway.api.errors import Problem
-from leaseway.api.responses import DocumentPage
+from leaseway.api.routing import DocumentPage
 from leaseway.api.service import get_service
 from leaseway.domain.identity import Caller
 

@@ -1,25 +1,79 @@
-"""Routes are declared together with the scope that they require. A route without a scope prevents the service from
-starting.
+"""request ─► [routing] ─► route ─► [response]
 
-The guards are async because FastAPI runs plain functions in a thread, which costs more than the guard itself.
+Routes are declared together with the scope that they require. A route without a scope prevents the service from
+starting. The guards are async because FastAPI runs plain functions in a thread, which costs more than the guard itself.
+
+A route returns a struct, a `DocumentPage` of structs, either of them in a `Reply` with its status or headers, or None.
+Its return annotation is the description of the response: the OpenAPI document is derived from it.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 from fastapi import APIRouter, Depends, Request
+from msgspec import Struct
 from starlette.requests import Request as PlainRequest
-from starlette.routing import BaseRoute, Mount
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
 from leaseway.api.errors import Problem, missing_credential
-from leaseway.api.responses import DocumentPage, Reply, render
+from leaseway.api.request_body import holding_bodies
 from leaseway.api.schemas.values import Document
-from leaseway.domain.identity import Caller, Scope
+from leaseway.domain.identity import ANY_TENANT, Caller, Scope
 from leaseway.domain.validators import check_name
+from leaseway.stores.tenant_share import calls_for
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder()
+
+RESPONSE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class DocumentPage(Struct, Generic[T]):
+    """One page of a list."""
+
+    items: list[T]
+    next: str | None
+    """The cursor of the next page; None: this is the last one."""
+
+
+class Reply(NamedTuple, Generic[T]):
+    """A value with a status or headers of its own."""
+
+    value: T
+    status: int | None = None
+    """None: the status that the route declares."""
+    headers: Mapping[str, str] | None = None
+
+
+def render(returned: Any, status: int) -> Response:
+    """The response for a route's return value; `status` is the status that the route declares."""
+    match returned:
+        case Response():
+            return returned
+        case None:
+            return Response(status_code=status)
+        case Reply():
+            return json_response(returned.value, returned.status or status, returned.headers)
+        case _:
+            return json_response(returned, status)
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None, bytes_max: int | None = RESPONSE_BYTES_MAX
+) -> Response:
+    body = _encoder.encode(value)
+    if bytes_max is not None and len(body) > bytes_max:
+        detail = f"the response would have {len(body):,} bytes; at most {bytes_max:,} are sent. Ask for fewer: limit"
+        raise Problem(422, "response_too_large", detail)
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
+
 
 OPEN = "open"
 """For routes that need no credential, such as health checks."""
@@ -27,8 +81,6 @@ COMPONENTS: dict[str, Any] = {}
 """OpenAPI schemas, by name, of routes that describe their bodies and responses themselves."""
 Endpoint = Callable[..., Awaitable[Any]]
 Guard = Callable[[Request], Awaitable[Caller]]
-FAST_ROUTES: dict[tuple[str, str], tuple[Guard, Endpoint]] = {}
-"""By method and path: routes that are found before FastAPI searches all routes; see `FastRoutes`."""
 
 
 class RouteDescription(NamedTuple):
@@ -49,8 +101,6 @@ class RouteDescription(NamedTuple):
 
 
 DESCRIBING = ("body", "returns", "media_type", "problems", "also", "headers")
-DESCRIPTIONS: dict[str, RouteDescription] = {}
-"""By method and path: "GET /v1/jobs/{id}"."""
 
 
 class Routes:
@@ -100,10 +150,10 @@ class Routes:
             self.router.add_api_route(
                 path, respond, methods=[method], dependencies=guards, openapi_extra=extra, **known
             )
-            full_path = self.router.prefix + path
-            DESCRIPTIONS[f"{method} {full_path.replace(':path}', '}')}"] = describe(endpoint, **described)
+            # With the route, not in a table of the process: another application may not have this route.
+            vars(respond)["x_description"] = describe(endpoint, **described)
             if is_fast:
-                FAST_ROUTES[method, full_path] = require_scope(Scope(scope)), respond
+                vars(respond)["x_fast_guard"] = require_scope(Scope(scope))
             return endpoint
 
         return add
@@ -133,13 +183,21 @@ def describe(
 
 
 def rendering(endpoint: Endpoint, status: int) -> Endpoint:
-    """The same endpoint, whose return value becomes a response."""
+    """The same endpoint, whose return value becomes a response. Its calls to the store and the room for its body count
+    for the tenant."""
 
     @wraps(endpoint)
     async def respond(*arguments: Any, **named: Any) -> Any:
-        return render(await endpoint(*arguments, **named), status)
+        caller = named.get("caller") or next((each for each in arguments if isinstance(each, Caller)), None)
+        with calls_for(None if caller is None else confined_tenant(caller)), holding_bodies():
+            return render(await endpoint(*arguments, **named), status)
 
     return respond
+
+
+def confined_tenant(caller: Caller) -> str | None:
+    """The tenant to which a credential is limited; None: it belongs to an operator, or to workers of all tenants."""
+    return None if caller.sees_all or caller.tenant == ANY_TENANT else caller.tenant
 
 
 class FastRoutes:
@@ -149,17 +207,23 @@ class FastRoutes:
     than storing a job. A fast route has the same guard and appears in the OpenAPI document like every other route.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._app = app
+        self.routes = {
+            (method, route.path): route
+            for route in every_route(routes)
+            if isinstance(route, Route) and "x_fast_guard" in vars(route.endpoint)
+            for method in route.methods or ()
+        }
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        found = FAST_ROUTES.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        found = self.routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if found is None:
             await self._app(scope, receive, send)
             return
-        guard, endpoint = found
-        request = PlainRequest(scope, receive, send)
-        response = await endpoint(request, await guard(request))
+        scope["route"] = found
+        endpoint, request = found.endpoint, PlainRequest(scope, receive, send)
+        response = await endpoint(request, await vars(endpoint)["x_fast_guard"](request))
         await response(scope, receive, send)
 
 
@@ -174,6 +238,16 @@ def every_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
             yield from every_route(inner.routes)
         else:
             yield route
+
+
+def route_descriptions(routes: Iterable[BaseRoute]) -> dict[str, RouteDescription]:
+    """By method and path: "GET /v1/jobs/{id}"."""
+    return {
+        f"{method} {route.path.replace(':path}', '}')}": vars(route.endpoint)["x_description"]
+        for route in every_route(routes)
+        if isinstance(route, Route) and "x_description" in vars(route.endpoint)
+        for method in route.methods or ()
+    }
 
 
 def required_scope(route: BaseRoute) -> str | None:

@@ -1,6 +1,5 @@
-"""uvicorn with the bounds of `connection` and a graceful shutdown."""
+"""TCP connection ─► [server] ─► middleware: uvicorn with bounds on connections and a graceful shutdown."""
 
-import gc
 import signal
 import socket
 import threading
@@ -12,10 +11,16 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from leaseway.api.connection import HttpConnection, WebSocketConnection
+from leaseway.api.connections import ConnectionBounds, HttpConnection, WebSocketConnection, derive_connections_max
 
+BACKLOG = 2_048
+ACCEPTED_AT_ONCE = 16
+"""asyncio accepts this many connections in each iteration of its loop, and a refused one is closed about five
+iterations after it was accepted. So `DESCRIPTORS_RESERVED` has to be several times as large."""
 KEEP_ALIVE_SECONDS = 30
 FRAME_BYTES_MAX = 64 * 1024
+PING_SECONDS = 20.0
+"""A subscriber that does not answer a ping within this time is disconnected."""
 GRACE_SECONDS = 10
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -27,10 +32,12 @@ class Server(uvicorn.Server):
         self, api: FastAPI, *, lifespan: bool = True, started: Callable[[], None] = lambda: None, **settings: Any
     ) -> None:
         known: dict[str, Any] = {
-            "http": HttpConnection, "lifespan": "on" if lifespan else "off", "log_config": None, "access_log": False,
-            "server_header": False, "proxy_headers": False,
+            "http": type("Connection", (HttpConnection,), {"bounds": ConnectionBounds(derive_connections_max())}),
+            "backlog": ACCEPTED_AT_ONCE, "lifespan": "on" if lifespan else "off", "log_config": None,
+            "access_log": False, "server_header": False, "proxy_headers": False,
             "timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": GRACE_SECONDS,
             "ws": WebSocketConnection, "ws_max_size": FRAME_BYTES_MAX,
+            "ws_ping_interval": PING_SECONDS, "ws_ping_timeout": PING_SECONDS,
             # At lower levels uvicorn logs the URLs of WebSockets, which contain tickets.
             "log_level": "warning",
             # Compression needs a window per connection: hundreds of megabytes for a thousand subscribers.
@@ -43,6 +50,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """`started` is called after the signal handlers are installed, so the server may be stopped from then on."""
         await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)  # how many connections the system keeps until they are accepted
         self._on_started()
 
     @contextmanager
@@ -68,13 +77,6 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def freeze_loaded_objects() -> None:
-    """Call it once, before the first request. Otherwise the garbage collector scans all imported modules and routes
-    about once per second, which blocks the event loop for 50 ms and frees nothing."""
-    gc.collect()
-    gc.freeze()
-
-
 def bind_socket(host: str, port: int) -> socket.socket:
     """A listening socket; port 0: any free port. OSError: the port is in use or not permitted."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -83,7 +85,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(2_048)
+        listening.listen(BACKLOG)
         listening.setblocking(False)
     except BaseException:
         listening.close()

@@ -13,10 +13,20 @@ from leaseway.api.auth.tenant_rate_limit import TenantRateLimit
 from leaseway.api.imports.monitor import ImportMonitor
 from leaseway.api.imports.registry import ImportRegistry
 from leaseway.api.live.hub import LiveHub
-from leaseway.api.metrics.job_counters import WorkCounters
+from leaseway.api.live.job_waits import JobWaits
+from leaseway.api.metering import Metering
+from leaseway.api.metrics import WorkCounters
+from leaseway.api.request_body import BodyRoom
 from leaseway.api.settings import ServiceSettings
 from leaseway.api.submit_batcher import SubmitBatcher
+from leaseway.api.tenant_quotas import TenantQuotas
 from leaseway.app import App
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.identity import Role
+from leaseway.scaling.pools import PoolMonitor, parse_pools
+from leaseway.stores.tenant_share import TenantShares
+from leaseway.worker.environment import jitter
+from leaseway.worker.maintenance import EXPIRE_EVERY_SECONDS, bring_forward
 
 
 class Service:
@@ -31,39 +41,71 @@ class Service:
         self.submitter = SubmitBatcher(self.world.store.jobs, self.world.clock, self.work_counters)
         self.authenticator: Authenticator | None = None
         """None: authentication is disabled, and every caller is LOCAL."""
-        self.rate_limit: TenantRateLimit | None = None
+        self.rate_limits: list[TenantRateLimit] = []
+        """At most one of them applies to a caller."""
+        self.quotas = TenantQuotas(self.world.store, self.world.clock, settings.quotas)
+        self.metering = Metering(lambda: self.world)
+        self.body_room = BodyRoom()
+        self.searches = TenantShares(1)
         self.stopping = asyncio.Event()
         """Set when the service shuts down; streams end then."""
+        self.job_waits = JobWaits(self.world.store, self.world.clock, self.stopping)
         self.live = LiveHub(self)
         folder = settings.imports
         self.imports = None if folder is None else ImportRegistry(Path(folder), app.url, app.limits_url)
         """None: the service was started without imports."""
         self.import_monitor: ImportMonitor | None = None
+        self._bringing_forward: asyncio.Task[None] | None = None
+        pools = settings.pools or parse_pools((), app.queues())
+        self.pools = {pool.name: PoolMonitor(pool, lambda: self.world) for pool in pools}
 
     async def open(self) -> None:
         store = await self.app.store()
         self.world = self.app.world
         await self.world.limiter.open()
         self.submitter = SubmitBatcher(store.jobs, self.world.clock, self.work_counters)
+        self.job_waits = JobWaits(store, self.world.clock, self.stopping)
+        self.quotas = TenantQuotas(store, self.world.clock, self.settings.quotas)
         if self.settings.auth:
             jwts, holder = jwt_verifier(self.settings, self.world.clock), self.world.ids.worker()
             self.authenticator = Authenticator(store, self.world.clock, jwts)
-            self.rate_limit = TenantRateLimit(self.world.limiter, self.world.clock, self.settings, holder)
-            await self.rate_limit.open()
+            self.rate_limits = [
+                TenantRateLimit(self.world.limiter, self.world.clock, self.settings, holder, role)
+                for role in (Role.TENANT, Role.WORKER)
+            ]
+            for rate_limit in self.rate_limits:
+                await rate_limit.open()
         if self.imports is not None:
             self.import_monitor = ImportMonitor(self.imports, self.world.clock, self.stopping)
             self.import_monitor.open()
+        # This service owns the task and cancels it when it closes.
+        self._bringing_forward = asyncio.get_running_loop().create_task(self._bring_forward())
+
+    async def _bring_forward(self) -> None:
+        """Workers over HTTP do not see the holds of other jobs, so the service brings forward the jobs that fit into an
+        earlier window of their budget by now."""
+        clock, chance = self.world.clock, self.world.chance
+        while True:  # until it is cancelled
+            await clock.sleep(jitter(EXPIRE_EVERY_SECONDS, chance.random()))
+            try:
+                await bring_forward(self.world)
+            except LeasewayError as error:
+                self.world.events.emit("store_unavailable", doing="budgets", error=error)
 
     async def close(self) -> None:
         self.stopping.set()
+        if self._bringing_forward is not None:
+            self._bringing_forward.cancel()
+            await asyncio.gather(self._bringing_forward, return_exceptions=True)
+        await self.job_waits.close()
         await self.live.close()
         await self.submitter.close()
         if self.import_monitor is not None:
             await self.import_monitor.close()
         if self.imports is not None:
             await self.imports.close()
-        if self.rate_limit is not None:
-            await self.rate_limit.close()
+        for rate_limit in self.rate_limits:
+            await rate_limit.close()
         if self.authenticator is not None:
             await self.authenticator.close()
         await self.app.close()

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from leaseway.ports.clock import Clock
+from leaseway.stores.tenant_share import calls_for
 
 T = TypeVar("T")
 
@@ -17,6 +18,7 @@ T = TypeVar("T")
 class CacheEntry(NamedTuple, Generic[T]):
     value: T | None
     loaded_at: float
+    load_seconds: float
 
 
 class TtlCache(Generic[T]):
@@ -30,12 +32,16 @@ class TtlCache(Generic[T]):
         ttl_seconds: float,
         negative_ttl_seconds: float,
         max_entries: int,
+        load_share_max: float = 1.0,
     ) -> None:
+        """`load_share_max`: the part of the time that loading a value may take. A value that takes long to load is used
+        for longer."""
         self._load = load
         self._clock = clock
         self._ttl_seconds = ttl_seconds
         self._negative_ttl_seconds = negative_ttl_seconds
         self._max_entries = max_entries
+        self._load_share_max = load_share_max
         self._present: dict[str, CacheEntry[T]] = {}
         self._missing: dict[str, CacheEntry[T]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -58,7 +64,8 @@ class TtlCache(Generic[T]):
     def _fresh(self, name: str) -> CacheEntry[T] | None:
         entry = self._present.get(name)
         if entry is not None:
-            return entry if self._clock.monotonic() - entry.loaded_at < self._ttl_seconds else None
+            ttl_seconds = max(self._ttl_seconds, entry.load_seconds / self._load_share_max)
+            return entry if self._clock.monotonic() - entry.loaded_at < ttl_seconds else None
         entry = self._missing.get(name)
         if entry is not None and self._clock.monotonic() - entry.loaded_at < self._negative_ttl_seconds:
             return entry
@@ -67,7 +74,9 @@ class TtlCache(Generic[T]):
     async def _fill(self, name: str) -> CacheEntry[T]:
         # The age counts from before the load, because the value may be as old as that.
         loaded_at, invalidations = self._clock.monotonic(), self._invalidations
-        entry = CacheEntry(await self._load(name), loaded_at)
+        with calls_for(None):  # others wait for this value, too
+            value = await self._load(name)
+        entry = CacheEntry(value, loaded_at, self._clock.monotonic() - loaded_at)
         self._present.pop(name, None)
         self._missing.pop(name, None)
         if invalidations == self._invalidations:  # otherwise the value may predate an invalidation

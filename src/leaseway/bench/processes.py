@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from leaseway.app import App
-from leaseway.job_handle import JobHandle
 from leaseway.telemetry.log import NoEvents
+from leaseway.worker.submit import JobHandle
 
 PAYLOAD_BYTES = 200
 TEXT = "x" * (PAYLOAD_BYTES - len('{"text":""}'))
@@ -17,7 +17,7 @@ Figures = dict[str, Any]
 """The result of a probe, as it is sent between processes."""
 
 
-def app_at(url: str) -> tuple[App, JobHandle[..., Any]]:
+def app_at(url: str) -> tuple[App, JobHandle[Any]]:
     app = App(url, events=NoEvents())
 
     @app.job

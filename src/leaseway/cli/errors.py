@@ -3,13 +3,12 @@
 1 unexpected · 2 the caller can fix it · 3 the store is unavailable, try again · 130 interrupted
 """
 
-import json
 import sys
 import traceback as tracebacks
 
 import click
 
-from leaseway.cli.output.color import painted
+from leaseway.cli.output.console import FOREIGN, Lines, Styled, complain, note, render_json
 from leaseway.domain.errors import LeasewayError, TransientError, UsageError
 
 UNEXPECTED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
@@ -19,20 +18,25 @@ def tell(error: BaseException, *, as_json: bool, traceback: bool) -> int:
     """Print the error on stderr; returns the exit code."""
     code = exit_code(error)
     if traceback:
-        tracebacks.print_exception(error)
+        complain(indented("".join(tracebacks.format_exception(error)).rstrip("\n")))
     if code == INTERRUPTED:
         return code
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        print(error.format_message(), file=sys.stderr)
+        complain(Lines(error.format_message()))
         return code
     if as_json:
         document = {"error": {"code": error_name(error), "message": error_message(error), "exit_code": code}}
-        print(json.dumps(document, ensure_ascii=False), file=sys.stderr)
+        complain(render_json(document, sys.stderr))
     else:
-        print(f"{painted('error:', 'red bold', sys.stderr)} {error_message(error)}", file=sys.stderr)
+        complain([Styled("error:", "red bold"), " ", indented(error_message(error))])
         if hint := error_hint(error, code, traceback):
-            print(painted(hint, "dim", sys.stderr), file=sys.stderr)
+            note(hint)
     return code
+
+
+def indented(text: str) -> Lines:
+    """All lines but the first, which may be the caller's own text."""
+    return Lines(text.replace("\n", f"\n{FOREIGN}"))
 
 
 def exit_code(error: BaseException) -> int:

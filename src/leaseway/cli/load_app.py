@@ -4,7 +4,8 @@ from types import ModuleType
 
 from leaseway.app import App
 from leaseway.domain.errors import UsageError
-from leaseway.imports.assembly import MISSING, find_attribute, load_module, refuse_path
+from leaseway.imports.run.assembly import MISSING, find_attribute, load_module, refuse_path
+from leaseway.worker.submit import JobHandle
 
 
 def load_app(name: str) -> App:
@@ -19,7 +20,7 @@ def named_app(module: ModuleType, attribute: str) -> App:
     if found is MISSING:
         raise UsageError(f"module {module.__name__!r} has no {attribute!r}; {apps_in_words(module)}")
     if not isinstance(found, App):
-        kind = type(found).__name__
+        kind = "JobHandle" if isinstance(found, JobHandle) else type(found).__name__
         raise UsageError(f"{module.__name__}:{attribute} is not an App but a {kind}; {apps_in_words(module)}")
     return found
 

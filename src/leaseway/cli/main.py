@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from leaseway.cli.lazy_groups import Lazy, LazyGroup
-from leaseway.cli.options import with_limits
-from leaseway.cli.settings import CliSettings
+from leaseway.cli.options import CliSettings, with_limits
 
 COMMANDS = {
     "work": Lazy("leaseway.cli.commands.work:command", "Run the jobs of an app."),
@@ -22,7 +21,13 @@ COMMANDS = {
         "leaseway.cli.commands.jobs:command", "List and show jobs, explain why they wait, retry, cancel, discard."
     ),
     "lanes": Lazy("leaseway.cli.commands.lanes:command", "What each queue and tenant holds: list, pause, resume."),
+    "workers": Lazy("leaseway.cli.commands.workers:command", "Workers: list, drain."),
+    "stats": Lazy("leaseway.cli.commands.stats:command", "Attempts, failures and running times by kind."),
+    "scale": Lazy("leaseway.cli.commands.scale:command", "How many workers the load needs: status, simulate."),
+    "scaler": Lazy("leaseway.cli.commands.scaler:command", "Serve KEDA's external scaler over gRPC."),
+    "simulate": Lazy("leaseway.cli.commands.simulate:command", "Price a load before it runs: time, requests, cost."),
     "limits": Lazy("leaseway.cli.commands.limits:command", "Limits of providers: list, explain, set, pause, forget."),
+    "providers": Lazy("leaseway.cli.commands.providers:command", "Presets of providers: limits, headers, prices."),
     "budgets": Lazy("leaseway.cli.commands.budgets:command", "Budgets: what is spent, held and left."),
     "tenants": Lazy("leaseway.cli.commands.tenants:command", "Tenants: weights and caps."),
     "keys": Lazy("leaseway.cli.commands.keys:command", "API keys: list, create, rotate, revoke."),
@@ -34,6 +39,8 @@ COMMANDS = {
     "doctor": Lazy(
         "leaseway.cli.commands.doctor:command", "Check a store for problems, and say what to do about each."
     ),
+    "backup": Lazy("leaseway.cli.commands.backup:command", "Copy a store in an SQLite file while it is in use."),
+    "restore": Lazy("leaseway.cli.commands.backup:restore_command", "Restore a store from a backup."),
     "demo": Lazy("leaseway.demo.main:command", "Run a demonstration on this machine."),
     "bench": Lazy("leaseway.bench.main:command", "Measure leaseway's speed on this machine."),
     "completion": Lazy("leaseway.cli.commands.completion:command", "Print the completion script of a shell."),

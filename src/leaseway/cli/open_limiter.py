@@ -6,26 +6,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from leaseway.cli.open_store import closing, existing, ledger_in, looked_into, refuse_memory, store_url
-from leaseway.cli.settings import CliSettings
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import note
 from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import LevelReading, unreachable_limit
+from leaseway.domain.explain.closures import LevelReading, unreachable_limit
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
+from leaseway.domain.validators import url_scheme
+from leaseway.ports.job_store import JobOperations
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
 from leaseway.wiring import limiter_at
 from leaseway.worker import explain_waits
+from leaseway.worker.definitions import VersionedDefinitions, limit_definitions
 from leaseway.worker.explain_waits import ClosedGates, Closures, Defined
 
 T = TypeVar("T")
 
 VARIABLE = "LEASEWAY_LIMITS"
-JOB_STORES = ("sqlite", "postgresql", "postgres", "memory", "")
+JOB_STORES = ("sqlite", "postgresql", "mongodb", "mongodb+srv", "memory", "")
 
 
 def limits_url(settings: CliSettings) -> str:
@@ -52,20 +55,41 @@ def ask_limiter(settings: CliSettings, question: Callable[[Limiter | None], Awai
     return asyncio.run(put())
 
 
-def change_limiter(settings: CliSettings, command: Callable[[Limiter], Awaitable[T]]) -> T:
+LimitCommand = Callable[[VersionedDefinitions[LimitDefinition]], Awaitable[T]]
+
+
+def change_limits(settings: CliSettings, command: LimitCommand[T]) -> T:
+    """Change the definitions of limits. Lanes that wait for a limit open, if their store is there."""
+
     async def put() -> T:
         url = limits_url(settings)
         if is_beside_jobs(url):
             async with closing(url) as store:
                 await existing(store, url)
-        async with opened_limiter(url) as limiter:
-            return await command(limiter)
+        async with job_operations(settings) as jobs, opened_limiter(url) as limiter:
+            return await command(limit_definitions(limiter, jobs))
 
     return asyncio.run(put())
 
 
+@asynccontextmanager
+async def job_operations(settings: CliSettings) -> AsyncIterator[JobOperations | None]:
+    """None: the limits are kept elsewhere, and the store of the jobs is not in reach of this command."""
+    url, found = store_url(settings), None
+    async with closing(url) as store:
+        try:
+            await existing(store, url)
+            await store.open()
+            found = store.operations
+        except LeasewayError as error:
+            if named_limits(settings) is None:
+                raise
+            note(f"jobs that wait for the limit are tried again within a minute, not at once: {error}")
+        yield found
+
+
 def is_beside_jobs(url: str) -> bool:
-    return urlsplit(url).scheme in JOB_STORES
+    return url_scheme(url) in JOB_STORES
 
 
 @asynccontextmanager

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
 
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import NoSuchJob, SchemaVersions, StoreRefused, redact_url
+from leaseway.cli.options import CliSettings
+from leaseway.domain.errors import NoSuchJob, SchemaVersions, StoreRefused
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job
+from leaseway.domain.redact import redact_url
+from leaseway.domain.validators import url_scheme
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store
 from leaseway.wiring import open_ledger, sqlite_path, store_at
@@ -77,7 +78,7 @@ async def closing(url: str) -> AsyncIterator[Store]:
 
 async def existing(store: Store, url: str) -> SchemaVersions:
     """The schema version of a store, if it exists."""
-    is_file = urlsplit(url).scheme == "sqlite"
+    is_file = url_scheme(url) == "sqlite"
     path = Path(sqlite_path(url)) if is_file else None
     versions = SchemaVersions(0, 0) if path is not None and not path.exists() else await store.versions()
     if not versions.present and (path is None or not path.exists()):
@@ -90,7 +91,7 @@ async def existing(store: Store, url: str) -> SchemaVersions:
 
 
 def refuse_memory(url: str) -> None:
-    if urlsplit(url).scheme == "memory":
+    if url_scheme(url) == "memory":
         raise StoreRefused(f"{url} exists only within one process; name a file: {DEFAULT_URL}")
 
 

@@ -1,14 +1,39 @@
-"""Options and parameter types that several commands share."""
+"""Options and parameter types that several commands share, and the parsed options."""
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import click
 
-from leaseway.cli.settings import NONE, CliSettings, Filters
+NONE = "none"
+"""The value that removes a cap."""
+
+
+@dataclass
+class CliSettings:
+    """Options that are valid before or after any command."""
+
+    store: str | None = None
+    limits: str | None = None
+    json: bool = False
+    traceback: bool = False
+    runs_handlers: bool = False
+    """The command runs user code, which may leave threads behind that never end."""
+
+
+class Filters(NamedTuple):
+    """Filters; all conditions must hold, and None or empty means any."""
+
+    states: tuple[str, ...] = ()
+    kind: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    error: str | None = None
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,8 +65,8 @@ store = click.option(
     metavar="URL",
     expose_value=False,
     callback=_remember,
-    help="The store, e.g. sqlite:///work.db or postgresql://host/db. Default: $LEASEWAY_STORE, then the store of the "
-    "app, if one is named, then sqlite:///leaseway.db.",
+    help="The store, e.g. sqlite:///work.db, postgresql://host/db or mongodb://host/db. Default: $LEASEWAY_STORE, then "
+    "the store of the app, if one is named, then sqlite:///leaseway.db.",
 )
 
 

@@ -1,173 +1,232 @@
-"""The demo's processes: one provider and several workers. Leaving the `with` block ends all of them."""
+"""The demo's processes: one provider, and a fleet of workers (`main` is their main function)."""
 
 import asyncio
 import contextlib
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
-import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 
-from leaseway.app import App
-from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files
-from leaseway.imports.assembly import load_import
-from leaseway.imports.run.shard_jobs import register_jobs
+import click
 
+from leaseway.app import App
+from leaseway.demo.spec import API_KEY, KEY_VARIABLE, STORE_VARIABLE, Files
+from leaseway.domain.scaling.agreement import PastDecision
+from leaseway.domain.scaling.decision import count_workers
+from leaseway.domain.scaling.demand import ScalingSettings
+from leaseway.imports.run.assembly import ImportParts, load_import
+from leaseway.imports.run.shard_jobs import register_jobs
+from leaseway.scaling.agree import fleet_pool, read_pools
+from leaseway.scaling.fleet import Fleet, FleetSpec
+from leaseway.signals import drained_by_signals, join_fleet, run_to_the_end
+from leaseway.worker.environment import Environment
+
+CONCURRENCY = 4
+GRACE_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
+STEP_SECONDS = 2.0
+"""One worker is added per step, so that the growth can be seen within the demo's minute."""
+LATENCY_SECONDS = 0.2
+"""Of the provider, as over the internet: one worker alone cannot use the limit up."""
 PROC = Path("/proc")
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
-class Member:
-    """A worker process. Numbers are never reused."""
+class DemoProvider:
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
 
-    def __init__(self, number: int, process: "subprocess.Popen[bytes]") -> None:
-        self.number = number
-        self.process = process
+    def __enter__(self) -> "DemoProvider":
+        return self
+
+    def start(self, rows: int | None, limit: int, *, is_real: bool, latency_seconds: float = 0.0) -> None:
+        arguments = ["--limit", f"{limit}/second", "--until-eof", *(["--places"] if is_real else [])]
+        arguments += [] if rows is None else ["--rows", str(rows)]  # without it, all places
+        if latency_seconds:
+            arguments += ["--faults", json.dumps({"slow_every": 1, "slow_seconds": latency_seconds})]
+        log = self._files.folder / "provider.log"
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "leaseway.testing.fake_open_charge_map", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=worker_environ(self._files),
+                start_new_session=True,  # Ctrl-C reaches only the demo, which then ends its children in order
+            )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().decode().strip()
+        if not self.url:
+            raise RuntimeError(f"the provider did not start: {log.read_text('utf-8')}")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()  # which ends it
+        try:
+            self._process.wait(DRAIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def worker_command(files: Files, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "leaseway.demo.fleet", str(files.spec), *arguments]
+
+
+def worker_environ(files: Files) -> dict[str, str]:
+    return {**os.environ, KEY_VARIABLE: API_KEY, STORE_VARIABLE: files.store_url}
+
+
+def fleet_spec(files: Files, queue: str, workers_max: int) -> FleetSpec:
+    return FleetSpec(
+        command=worker_command(files),
+        environ=worker_environ(files),
+        queues=[queue],
+        slots=CONCURRENCY,
+        grace_seconds=GRACE_SECONDS,
+        reloads=False,  # the code does not change, and SIGHUP of a closed terminal must end the demo
+        settings=ScalingSettings(
+            workers_min=1, workers_max=workers_max, step_seconds=STEP_SECONDS, up_step_workers=1, up_step_ratio=0.0,
+            down_window_seconds=30.0,
+        ),
+    )  # fmt: skip
+
+
+class DemoMember:
+    """A worker process that was ready once. Numbers are never reused."""
+
+    def __init__(self, number: int, pid: int) -> None:
+        self.number, self.pid = number, pid
+        self.is_alive = True
         self.was_killed = False
-        self.peak_bytes = 0
-        """Its peak memory; 0 where the system does not report it."""
 
     @property
     def name(self) -> str:
         return f"worker {self.number}"
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
-
-    def look(self) -> None:
-        """Not `wait4`, whose peak is at least that of the process which started it."""
+    def peak_bytes(self) -> int:
+        """Its peak memory; 0 where the system does not report it. Not `wait4`, whose peak is at least that of the
+        process which started it."""
         with contextlib.suppress(OSError):
             found = PEAK.search((PROC / str(self.pid) / "status").read_text("ascii", "replace"))
-            self.peak_bytes = int(found[1]) * 1_024 if found else self.peak_bytes
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is settled or released."""
-        self.process.kill()
-        self.process.wait()
-
-    def wait(self, seconds_max: float) -> None:
-        """Wait for the workers to exit; kill those that have not exited by then."""
-        try:
-            self.process.wait(seconds_max)
-        except subprocess.TimeoutExpired:
-            self.kill()
+            return int(found[1]) * 1_024 if found else 0
+        return 0
 
 
 class DemoFleet:
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._provider: subprocess.Popen[bytes] | None = None
-        self._logs = contextlib.ExitStack()
-        self.url = ""
-        self.members: list[Member] = []
+    """A supervisor in this process. Its events tell which workers there are."""
 
-    def __enter__(self) -> "DemoFleet":
-        return self
+    def __init__(self, spec: FleetSpec, app: App, say: Callable[[str, str], None]) -> None:
+        self._spec, self._app, self._say = spec, app, say
+        self._fleet = Fleet(spec, self._open_world, app.world.clock, self)
+        self._running: asyncio.Task[object] | None = None
+        self.members: list[DemoMember] = []
+        self.workers_most = 0
+        self.peak_bytes = 0
+        """The peak memory of the worker that used the most."""
+        self.decision: PastDecision | None = None
+        """The last one, as the store has it."""
 
-    def start_provider(self, rows: int | None, limit: int, *, is_real: bool) -> None:
-        arguments = ["--limit", f"{limit}/second", "--until-eof", *(["--places"] if is_real else [])]
-        arguments += [] if rows is None else ["--rows", str(rows)]  # without it, all places
-        self._provider = self._start(
-            "leaseway.testing.fake_open_charge_map", arguments, "provider.log", stdout=subprocess.PIPE
-        )
-        assert self._provider.stdout is not None
-        self.url = self._provider.stdout.readline().decode().strip()
-        if not self.url:
-            log = self._files.folder / "provider.log"
-            raise RuntimeError(f"the provider did not start: {log.read_text('utf-8')}")
+    async def _open_world(self) -> Environment:
+        await self._app.store()
+        await self._app.world.limiter.open()
+        return self._app.world
 
-    def add(self) -> Member:
-        number = len(self.members) + 1
-        arguments = [str(self._files.spec), self._files.store_url]
-        member = Member(number, self._start("leaseway.demo.fleet", arguments, f"worker-{number}.log"))
-        self.members.append(member)
-        return member
-
-    def alive(self) -> list[Member]:
-        return [member for member in self.members if member.is_alive]
-
-    def look(self) -> None:
-        for member in self.members:
-            member.look()
-
-    def kill(self, member: Member) -> None:
-        member.kill()
-        member.was_killed = True
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """At the end, all workers drain. Raises what the fleet raised, and Abort if a signal ended it."""
+        self._running = asyncio.create_task(self._fleet.run())
+        was_interrupted = False
+        try:
+            yield
+            was_interrupted = self._running.done()
+        finally:
+            self._fleet.stop()
+            await self._running
+        if was_interrupted:
+            raise click.Abort
 
     @property
-    def peak_bytes(self) -> int:
-        """The peak memory of the worker that used the most."""
-        return max((member.peak_bytes for member in self.members), default=0)
+    def is_running(self) -> bool:
+        return self._running is not None and not self._running.done()
 
-    def dismiss(self) -> None:
-        """End the workers. The provider stays and can still be queried."""
-        for member in self.alive():
-            member.process.terminate()
+    @property
+    def workers_max(self) -> int:
+        return self._spec.settings.workers_max
+
+    @property
+    def desired(self) -> int:
+        return self._fleet.desired
+
+    async def look(self) -> None:
+        alive = [member for member in self.members if member.is_alive]
+        self.workers_most = max(self.workers_most, len(alive))
+        self.peak_bytes = max([self.peak_bytes, *(member.peak_bytes() for member in alive)])
+        agreed = (await read_pools(await self._app.store())).get(fleet_pool(self._spec.queues))
+        self.decision = self.decision if agreed is None else agreed.last
+
+    def kill(self, member: DemoMember) -> None:
+        """SIGKILL: nothing is settled or released. The fleet notices it, and starts another worker."""
+        member.was_killed = True
+        os.kill(member.pid, signal.SIGKILL)
+
+    def emit(self, name: str, /, **facts: object) -> None:
+        match name, facts.get("pid"):
+            case "fleet_decision", _:
+                self._say(f"fleet: {count_workers(self.desired)}, because {facts['reason']}", "cyan")
+            case "fleet_worker_ready", int(pid):
+                self.members.append(DemoMember(len(self.members) + 1, pid))
+                self._say(f"{self.members[-1].name} (pid {pid}) is ready", "")
+            case "fleet_worker_lost" | "fleet_worker_ended", int(pid):
+                self._on_end(pid, "" if name == "fleet_worker_ended" else str(facts["why"]))
+
+    def _on_end(self, pid: int, why: str) -> None:
         for member in self.members:
-            member.wait(DRAIN_SECONDS)
-            close_stdin(member.process)
-
-    def end(self) -> None:
-        self.dismiss()
-        if self._provider is not None:
-            close_stdin(self._provider)  # which ends it
-            try:
-                self._provider.wait(DRAIN_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._provider.kill()
-                self._provider.wait()
-            assert self._provider.stdout is not None
-            self._provider.stdout.close()
-            self._provider = None
-        self._logs.close()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.end()
-
-    def _start(
-        self, module: str, arguments: list[str], log: str, stdout: int = subprocess.DEVNULL
-    ) -> "subprocess.Popen[bytes]":
-        # A session of its own: Ctrl-C reaches only the demo, which then ends its children in order.
-        file = self._logs.enter_context((self._files.folder / log).open("wb"))
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            stderr=file,
-            env={**os.environ, KEY_VARIABLE: API_KEY},
-            start_new_session=True,
-        )
+            member.is_alive = member.is_alive and member.pid != pid
+        is_expected = any(member.was_killed for member in self.members if member.pid == pid)
+        if why and not is_expected:
+            self._say(f"a worker (pid {pid}) {why}", "red")
 
 
-def close_stdin(process: "subprocess.Popen[bytes]") -> None:
-    if process.stdin is not None:
-        process.stdin.close()
+# -- one worker: `python -m leaseway.demo.fleet SPEC [until-empty]` ----------------------------------------------------
 
 
-CONCURRENCY = 4
-
-
-def end_with_parent() -> None:
-    """Exit when stdin is closed: the parent holds the other end, so it closes however the parent died."""
-    os.read(0, 1)
-    os._exit(1)
-
-
-def main(spec: str, store_url: str) -> None:
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def main(spec: str, until: str = "stopped") -> None:
+    log_beside(Path(spec))
     parts = load_import(Path(spec))
-    app = App(store_url)
+    app = App(os.environ[STORE_VARIABLE])
     register_jobs(app, parts)
-    asyncio.run(parts.sink.open())
-    app.work(queues=[parts.queue], until_empty=True, concurrency=CONCURRENCY, grace=2)
+    run_to_the_end(work(app, parts, until_empty=until == "until-empty"))
+
+
+async def work(app: App, parts: ImportParts, *, until_empty: bool) -> None:
+    worker = app.worker(queues=[parts.queue], concurrency=CONCURRENCY, grace=GRACE_SECONDS, until_empty=until_empty)
+    try:
+        await parts.sink.open()
+        await app.store()
+        async with asyncio.timeout(None) as scope:
+            with drained_by_signals(worker, scope):
+                join_fleet()
+                await app.run_worker(worker)
+    finally:
+        await app.close()
+
+
+def log_beside(spec: Path) -> None:
+    """Messages would tear the table that the demo draws."""
+    with (spec.parent / f"worker-{os.getpid()}.log").open("wb") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
 
 
 if __name__ == "__main__":

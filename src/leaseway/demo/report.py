@@ -1,10 +1,8 @@
 """The report at the end of the demo, as text or JSON."""
 
 import math
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 
 from rich import box
 from rich.console import Console
@@ -12,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from leaseway.demo.runner import Shown
-from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files
-from leaseway.demo.verify import named
+from leaseway.demo.spec import API_KEY, KEY_VARIABLE, TABLE, Files
+from leaseway.demo.verify import named, stored_rows
 from leaseway.demo.work_folder import WorkFolder
 
 NORTH, SOUTH = 78.0, -56.0
@@ -89,24 +87,26 @@ def as_dict(shown: Shown) -> dict[str, object]:
         "killed": None if kill is None else kill._asdict(),
         "seconds": round(shown.seconds, 3),
         "rows_per_second": round(shown.rows_per_second, 1),
+        "workers_most": shown.workers_most,
+        "fleet_decision": shown.decision,
         "worker_peak_megabytes": round(shown.peak_bytes / MEGABYTE, 1) or None,
     }
 
 
 def print_report(console: Console, shown: Shown, folder: WorkFolder) -> None:
-    files = Files(folder.path)
+    files = Files(folder.path, shown.settings.store)
     console.print()
     console.print(world(points(files), min(console.width, MAP_WIDTH_MAX)))
     console.print()
     console.print(as_table(shown))
-    for what, command in next_commands(folder):
+    for what, command in next_commands(folder, files):
         console.print(Text.assemble((f"{what}  ", "dim"), command), soft_wrap=True)
 
 
 def points(files: Files) -> list[tuple[float, float]]:
     """The coordinates of the imported rows."""
-    with closing(sqlite3.connect(f"{files.places.absolute().as_uri()}?mode=ro", uri=True)) as table:
-        return table.execute("SELECT latitude, longitude FROM poi").fetchall()
+    with stored_rows(files.sink_url) as rows:
+        return [(latitude, longitude) for *_, latitude, longitude in rows]
 
 
 def as_table(shown: Shown) -> Table:
@@ -131,6 +131,7 @@ def as_table(shown: Shown) -> Table:
     split = f"{shown.children} of them split off at the end" if shown.children else ""
     table.add_row("shards", f"{shown.shards:,}", split)
     table.add_row("throughput", f"{shown.rows_per_second:,.0f} rows/s", f"{shown.seconds:.1f} s")
+    table.add_row("workers at most", f"{shown.workers_most:,}", f"{shown.settings.workers:,} are permitted")
     if shown.peak_bytes:
         table.add_row("memory of a worker at most", f"{shown.peak_bytes / MEGABYTE:,.0f} MB")
     return table
@@ -171,15 +172,15 @@ def flagged(count: str, words: str, is_good: bool) -> tuple[Text, Text]:
     return Text(count, "bold green" if is_good else "bold red"), Text(words, "green" if is_good else "red")
 
 
-def next_commands(folder: WorkFolder) -> list[tuple[str, str]]:
-    files = Files(folder.path)
+def next_commands(folder: WorkFolder, files: Files) -> list[tuple[str, str]]:
     if not folder.is_kept:
         return [
             ("keep the files and inspect them:", "leaseway demo --keep places"),
             ("import from an API of your own:", "leaseway import --help"),
         ]
-    query = "SELECT country, count(*) FROM poi GROUP BY 1 ORDER BY 2 DESC LIMIT 5"
+    query = f"SELECT country, count(*) FROM {TABLE} GROUP BY 1 ORDER BY 2 DESC LIMIT 5"
+    rows = [] if files.database else [("the rows:  ", f'sqlite3 {files.places} "{query}"')]
     return [
-        ("the rows:  ", f'sqlite3 {files.places} "{query}"'),
+        *rows,
         ("the shards:", f"{KEY_VARIABLE}={API_KEY} leaseway import status {files.spec}"),
     ]

@@ -1,5 +1,6 @@
 """The demo's import, as a user would write it: one TOML file."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,9 @@ PAGE_LIMIT_MIN = 10
 PAGES_LEAST = 400
 """With few rows the pages are smaller, so that there is time to kill a worker."""
 SHARDS = 48
+TABLE = "poi"
+STORE_VARIABLE = "LEASEWAY_DEMO_STORE"
+"""Tells the workers the URL of the store: arguments of a process are visible to all users."""
 ID_GAPS = 1.25
 """Ids per row: some numbers were never published."""
 
@@ -50,8 +54,8 @@ latitude = {{ path = "AddressInfo.Latitude", type = "real" }}
 longitude = {{ path = "AddressInfo.Longitude", type = "real" }}
 
 [sink]
-url = "sqlite:///{sink}"
-table = "poi"
+url = {sink}
+table = "{table}"
 """
 
 
@@ -59,6 +63,8 @@ class Files(NamedTuple):
     """The files in the demo's folder."""
 
     folder: Path
+    database: str | None = None
+    """The URL of a database for jobs and rows. None: two SQLite files."""
 
     @property
     def spec(self) -> Path:
@@ -84,7 +90,11 @@ class Files(NamedTuple):
 
     @property
     def store_url(self) -> str:
-        return f"sqlite:///{self.jobs}"
+        return self.database or f"sqlite:///{self.jobs}"
+
+    @property
+    def sink_url(self) -> str:
+        return self.database or f"sqlite:///{self.places}"
 
 
 def page_limit(rows: int) -> int:
@@ -98,6 +108,8 @@ def write_spec(files: Files, url: str, limit: int, rows: int) -> None:
         limit=limit,
         page_limit=page_limit(rows),
         size=round(rows * ID_GAPS / SHARDS),
-        sink=files.places,
+        sink=json.dumps(files.sink_url),
+        table=TABLE,
     )
+    files.spec.touch(mode=0o600)  # the URL may contain a password
     files.spec.write_text(text, "utf-8")

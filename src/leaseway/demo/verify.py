@@ -12,17 +12,27 @@ Every row must have been written once: the count of inserts must equal the numbe
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from leaseway.demo.spec import Files
+import click
+
+from leaseway.demo.spec import TABLE, Files
 
 NAMED_MAX = 5
 SECOND_NS = 1_000_000_000
 TOO_MANY = 429
 OK = 200
+POSTGRES = ("postgresql", "postgres")
+MONGODB = ("mongodb", "mongodb+srv")
+QUERY = f"SELECT external_id, stamp, title, country, latitude, longitude FROM {TABLE}"
+FIELDS = ("stamp", "title", "country", "latitude", "longitude")
+
+Row = Sequence[Any]
+"""The id, stamp, title, country, latitude and longitude."""
 
 Place = tuple[int, str | None, int | None, float, float]
 """Timestamp, title, country, latitude and longitude."""
@@ -91,10 +101,54 @@ def judge(
 def judge_files(files: Files, limit: int, inserted: int) -> DemoVerdict:
     truth = {number: parse_place(values) for number, *values in json.loads(files.truth.read_bytes())}
     journal = [JournaledRequest(*line) for line in json.loads(files.journal.read_bytes())]
-    with closing(sqlite3.connect(f"{files.places.absolute().as_uri()}?mode=ro", uri=True)) as table:
-        found = table.execute("SELECT external_id, stamp, title, country, latitude, longitude FROM poi")
+    with stored_rows(files.sink_url) as found:
         rows = [(int(number), parse_place(values)) for number, *values in found]
     return judge(truth, rows, journal, limit, inserted)
+
+
+def check_url(url: str) -> str:
+    if urlsplit(url).scheme not in (*POSTGRES, *MONGODB):
+        raise click.BadParameter(
+            "begin the URL with postgresql:// or mongodb://; without --store, the demo uses SQLite files",
+            param_hint="--store",
+        )
+    return url
+
+
+@contextmanager
+def stored_rows(url: str) -> Iterator[Iterator[Row]]:
+    """The imported rows as the database holds them. Read without leaseway's sink, so that nothing of it is trusted."""
+    scheme = urlsplit(url).scheme
+    if scheme in MONGODB:
+        with from_mongodb(url) as rows:
+            yield rows
+    elif scheme in POSTGRES:
+        with from_postgres(url) as rows:
+            yield rows
+    else:
+        path = Path(url.removeprefix("sqlite:///"))
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            yield iter(connection.execute(QUERY))
+
+
+@contextmanager
+def from_postgres(url: str) -> Iterator[Iterator[Row]]:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        yield iter(connection.execute(QUERY))
+
+
+@contextmanager
+def from_mongodb(url: str) -> Iterator[Iterator[Row]]:
+    from pymongo import MongoClient
+    from pymongo.database import Database
+
+    client: MongoClient[dict[str, Any]]
+    with MongoClient(url) as client:
+        database: Database[dict[str, Any]] = client.get_default_database()
+        found = database[TABLE].find({}, FIELDS)
+        yield ((doc["_id"]["external_id"], *(doc.get(name) for name in FIELDS)) for doc in found)
 
 
 def parse_place(values: Sequence[Any]) -> Place:

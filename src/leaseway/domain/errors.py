@@ -5,10 +5,14 @@ LeasewayError
 │   ├── BadValue          a field has an invalid value; the message names the field
 │   ├── UnknownKind       no handler is registered under this name
 │   ├── KeyConflict       the idempotency key was used with other arguments
+│   ├── IdConflict        the id belongs to a job of another tenant
+│   ├── QuotaExceeded     the tenant's quota has no room for it
 │   ├── Stale             the record was changed since it was read
 │   ├── NoSuchJob         no job, schedule or lane has this id
+│   ├── AttemptEnded      a context was used after its handler had returned
 │   ├── UnknownLimit      no limit of this name is defined
 │   ├── UnknownBudget     no budget of this name is defined
+│   ├── UnknownEncryptionKey  a value is encrypted with a key that this process does not have
 │   └── StoreRefused      the store's URL, file, permissions or schema do not fit
 ├── TransientError        the same call may succeed later      exit 3, HTTP 503, retried
 │   ├── StoreBusy         another process held the store for too long
@@ -17,11 +21,17 @@ LeasewayError
 │   ├── TooLarge          a reply is larger than a process should hold (limits/rate_limit_headers.py)
 │   └── UnknownOutcome    the reply was lost: repeat the call, which has no second effect
 ├── TerminalError         the same call will fail again        exit 1, HTTP 500
+│   ├── BadCiphertext     an encrypted value was changed, or belongs to another job
+│   └── JobFailed         the job has no result, because it failed or was cancelled
+├── HttpError             a request of `ctx.http` failed; its subclasses are in http.py
 └── LeaseLost             raised inside a handler: another worker may run the job now
 """
 
-import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
 
 
 class LeasewayError(Exception):
@@ -49,6 +59,27 @@ class KeyConflict(UsageError):
     """The idempotency key was used before with another kind or other arguments."""
 
 
+class IdConflict(UsageError):
+    """The id belongs to a job of another tenant. Nothing was stored; submit the job under a new id."""
+
+
+class QuotaExceeded(UsageError):
+    """The tenant's quota has no room for it. Nothing was stored; the message names the quota and the ways to make
+    room."""
+
+    def __init__(self, message: str, *, quota: str = "", limit: int = 0, used: int = 0, needed: int = 0) -> None:
+        super().__init__(message)
+        self.quota = quota
+        self.limit = limit
+        self.used = used
+        self.needed = needed
+
+    @property
+    def is_permanent(self) -> bool:
+        """It needs more than the whole quota, so waiting does not help."""
+        return self.needed > self.limit
+
+
 class Stale(UsageError):
     """The record was changed since it was read. Nothing was written; read it again."""
 
@@ -57,12 +88,24 @@ class NoSuchJob(UsageError):
     """No job, schedule or lane has this id."""
 
 
+class AttemptEnded(UsageError):
+    """A context was used after its handler had returned or was stopped. Nothing was sent or stored."""
+
+
 class UnknownLimit(UsageError):
     """No limit of this name is defined."""
 
 
 class UnknownBudget(UsageError):
     """No budget of this name is defined."""
+
+
+class UnknownEncryptionKey(UsageError):
+    """A value is encrypted with a key that this process does not have. The message names the key's id."""
+
+
+class UnknownBlobStore(UsageError):
+    """A text is in a blob store, and this process has none."""
 
 
 class StoreRefused(UsageError):
@@ -89,14 +132,24 @@ class TerminalError(LeasewayError):
     """The same call will fail again."""
 
 
+class BlobMissing(TerminalError):
+    """A job refers to a blob that does not exist. It is named."""
+
+
+class BlobDamaged(TerminalError):
+    """A blob, or the reference to it, is not what was written."""
+
+
+class BadCiphertext(TerminalError):
+    """An encrypted value was changed, or belongs to another job, field or tenant."""
+
+
+class JobFailed(TerminalError):
+    """The job has no result, because it failed or was cancelled."""
+
+
 class LeaseLost(LeasewayError):
     """The job's lease has ended, so another worker may run it now. The store accepts nothing more from this attempt."""
-
-
-def redact_url(url: str) -> str:
-    """A store's URL without its password, for messages. Passwords with unescaped special characters are removed,
-    too."""
-    return re.sub(r"(//[^/?#@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
 
 
 class SchemaVersions(NamedTuple):
@@ -125,3 +178,16 @@ def stale_text(what: str, present: int, expected: int) -> str:
     if not expected:
         return f"{what} already exists, at version {present}; read it first"
     return f"{what} is at version {present}, not at {expected}; read it again"
+
+
+def foreign_id_text(id_: str) -> str:
+    """The text of `IdConflict`. The owner of the id is confidential."""
+    return f"id: {id_} belongs to a job of another tenant; nothing was stored; submit the job with a new id"
+
+
+def answer_or_none(decide: Callable[[Request], Answer], request: Request) -> Answer | None:
+    """None: the request is refused. A function that decides raises before it writes."""
+    try:
+        return decide(request)
+    except LeasewayError:
+        return None

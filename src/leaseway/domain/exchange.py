@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from leaseway.domain.ids import JobId, Token, WorkerId
+from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import Lease, Settlement
 
 
@@ -27,6 +27,15 @@ class Gated(Struct, frozen=True):
     ready: int
 
 
+class Closing(Struct, frozen=True):
+    """What a worker learned from the limiter or the ledger: a gate stays closed for this time at least. A time of 0
+    opens the gate."""
+
+    gate: Gate
+    wait_us: int
+    why: str
+
+
 class Wants(Struct, frozen=True):
     """How many jobs a worker can take, and from which queues. Every lease that is granted gets this token."""
 
@@ -35,10 +44,15 @@ class Wants(Struct, frozen=True):
     token: Token
     admits: tuple[Admit, ...] = ()
     """Lanes behind a gate are served up to the number given here, and not at all if their gate is not listed."""
-    closed: tuple[Gate, ...] = ()
-    """Gates that the reply may leave out: the worker knows when to try them again."""
+    closed: tuple[Closing, ...] = ()
+    """Gates whose lanes the store closes, for all workers of these queues. A lane that is closed already keeps its
+    time."""
     tenant: str | None = None
-    """Only this tenant's lanes; None: those of all tenants. A repeat returns what was granted before in any case."""
+    """Only this tenant's lanes are claimed and closed; None: those of all tenants. A repeat returns what was granted
+    before in any case."""
+    repeat_max: int | None = None
+    """The most leases that a repeat returns; None: all. A client that used its token for one claim, as it should, was
+    granted fewer."""
 
 
 class Exchange(Struct, frozen=True):
@@ -56,8 +70,8 @@ class ExchangeReply(Struct, frozen=True):
     cancelled: tuple[JobId, ...] = ()
     """Jobs that this worker holds and that were cancelled."""
     gated: tuple[Gated, ...] = ()
-    """Gates behind which jobs of these queues are still ready, if jobs were wanted: a bounded number, in the order in
-    which their lanes are served."""
+    """Gates behind which jobs of these queues are still ready, if jobs were wanted, except gates of closed lanes: a
+    bounded number, in the order in which their lanes are served."""
 
 
 class HeldLease(Struct, frozen=True):
@@ -81,14 +95,53 @@ class ProgressReport(Struct, frozen=True):
     progress: str
 
 
-RECLAIM_MAX = 1_000
-"""The most expired leases that one exchange reclaims."""
+CLAIM_MAX = 10_000
+"""The most jobs that one exchange claims."""
 
-PROMOTE_MAX = 1_000
-"""The most scheduled jobs that one exchange makes ready because they are due."""
+GRANT_MAX = 64
+"""The most leases in one answer of a service. Payload and cursor have up to 256 KiB each, and up to twice as much as
+JSON strings, so that an answer has about 64 MiB at most. A worker that wants more sends the next exchange at once."""
+
+SETTLEMENTS_MAX = 1_000
+"""The most settlements of one exchange, so that its transaction stays short on a slow machine."""
+
+CHILDREN_MAX = 10_000
+"""The most children of all settlements of one exchange, and so of one job."""
+
+SETTLED_LENGTH_MAX = 3_500_000
+"""The most characters of the texts in one exchange of a worker. With four bytes each they fit into a request."""
+
+QUEUES_MAX = 1_000
+"""The most queues of one worker."""
+
+GATES_MAX = 1_000
+"""The most gates that a worker remembers, and that one exchange admits or closes. The store reports the others again
+when their lanes open."""
+
+RECLAIM_MAX = 1_000
+"""The most expired leases that one exchange reclaims. Of the first `BACKLOG_MAX` of them, lanes take turns."""
+
+REOPEN_MAX = 1_000
+"""The most closed lanes that one exchange opens because their time has come. Of the first `BACKLOG_MAX` of them,
+tenants take turns."""
+
+BACKLOG_MAX = 10_000
+"""How many expired leases or closed lanes one exchange looks at."""
+
+PROMOTE_MAX = 500
+"""One exchange makes so many scheduled jobs ready because they are due: the earliest ones. If more are due, it visits
+as many lanes, starting behind the lane that the last visit ended with, and makes as many jobs ready there: the same
+number in each lane, the earliest ones of the lane."""
 
 LANES_MAX = 100
-"""The most lanes that one exchange claims from, those furthest behind first; and the most gates that it reports."""
+"""The most lanes that one exchange claims from, and the most gates that it reports. Tenants take turns."""
+
+CLOSED_US_MAX = 60 * SECOND_US
+"""A lane stays closed for this time at most, because the definition of a limit may have changed. Then a worker asks the
+limiter again."""
+
+WHY_LENGTH_MAX = 500
+"""The most characters of a reason that is stored with a closed lane."""
 
 ERRORS_MAX = 10
 """The failed attempts that are kept per job; older ones are deleted."""

@@ -3,13 +3,14 @@
 Stores collect the facts and this module judges them, so that every store gives the same findings.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 
 from msgspec import Struct
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.lane import LaneCount
+from leaseway.domain.lane import LaneCount, Pause, covering_pause
+from leaseway.domain.workers import StoredWorker
 
 GIB = 1 << 30
 DISK_FREE_MIN = GIB
@@ -72,8 +73,9 @@ def judge_clock(newest: Instant | None, now: Instant) -> Finding:
     if newest is None or newest <= now + CLOCK_US_MAX:
         return ok("clock", "no stored time is in the future")
     text = f"the newest stored time is {render_duration(newest - now)} in the future: the clock was set back"
+    advice = "Correct the clock (is NTP running?). A step of up to an hour is made up for; after a longer one, leases, "
     return problem(
-        "clock", text, "Correct the clock (is NTP running?). Until then, leases last longer than they should"
+        "clock", text, advice + "retries and limits that were stamped before wait until the clock gets there"
     )
 
 
@@ -85,17 +87,58 @@ def judge_leases(leased: int, stuck: int, oldest: Instant | None, now: Instant) 
     return problem("leases", text, "No worker is running. Start one, of any queue: leaseway work MODULE:APP")
 
 
-def judge_waiting(oldest: Mapping[str, Instant], served: Mapping[str, Instant], now: Instant) -> list[Finding]:
+class WaitCauses(Struct, frozen=True):
+    """What is known about why queues wait."""
+
+    present: Set[str] = frozenset()
+    """Queues of workers that are alive, also if they claim nothing."""
+    paused: Set[str] = frozenset()
+    """Queues of which all lanes with ready jobs are paused."""
+    closed: Mapping[str, str] = {}
+    """By queue of which all lanes with ready jobs are paused or closed: why one of them is closed."""
+
+
+def find_causes(lanes: Iterable[LaneCount], pauses: Sequence[Pause], workers: Iterable[StoredWorker]) -> WaitCauses:
+    waiting: dict[str, list[LaneCount]] = {}
+    for lane in lanes:
+        if lane.ready:
+            waiting.setdefault(lane.queue, []).append(lane)
+    paused, closed = set[str](), dict[str, str]()
+    for queue, each in waiting.items():
+        open_lanes = [lane for lane in each if covering_pause(queue, lane.tenant, pauses) is None]
+        whys = [lane.closed_why or "a limit or a budget" for lane in open_lanes if lane.closed_until is not None]
+        if not open_lanes:
+            paused.add(queue)
+        elif len(whys) == len(open_lanes):
+            closed[queue] = whys[0]
+    present = {queue for worker in workers if worker.is_present for queue in worker.beat.queues}
+    return WaitCauses(present, paused, closed)
+
+
+NOTHING_KNOWN = WaitCauses()
+
+
+def judge_waiting(
+    oldest: Mapping[str, Instant], served: Mapping[str, Instant], now: Instant, causes: WaitCauses = NOTHING_KNOWN
+) -> list[Finding]:
     """`oldest`: by queue, when its first ready job became ready. `served`: by queue, the time of the last claim."""
     late = {queue: at for queue, at in oldest.items() if now - at > WAITING_US_MAX}
     if not late:
         return [ok("waiting", f"no job has been ready for more than {render_duration(WAITING_US_MAX)}")]
-    return [_late(queue, now - at, now - served.get(queue, 0) <= SERVED_US_MAX) for queue, at in late.items()]
+    has_worker = {queue for queue in late if now - served.get(queue, 0) <= SERVED_US_MAX} | causes.present
+    return [_late(queue, now - at, queue in has_worker, causes) for queue, at in late.items()]
 
 
-def _late(queue: str, waited_us: int, is_served: bool) -> Finding:
+def _late(queue: str, waited_us: int, has_worker: bool, causes: WaitCauses) -> Finding:
     text = f"queue {queue!r}: a job has been ready for {render_duration(waited_us)}"
-    if is_served:
+    if queue in causes.paused:
+        return warning("waiting", f"{text}; it is paused", f"Resume it: leaseway lanes resume {queue}")
+    if has_worker and queue in causes.closed:
+        why = f"{text}; its workers wait: {causes.closed[queue]}"
+        return warning(
+            "waiting", why, "Look: leaseway lanes. Then raise or resume the limit or the budget that is named"
+        )
+    if has_worker:
         return warning(
             "waiting", f"{text}; its workers cannot keep up", "Start more workers, or raise their --concurrency"
         )

@@ -5,7 +5,7 @@ looks for or not, and returns the position at which to continue. A store may sea
 the newest job to the oldest, and merge the results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -15,6 +15,9 @@ from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.job import Job, State
 
 PAGE_MAX = 1_000
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+"""A page of full jobs ends with the job whose texts reach this size. Each of the four texts of a job has up to 256 KiB,
+and up to twice as much as a JSON string."""
 
 KEYS_PER_JOB = 20
 """How many expired idempotency keys may be pruned with each old job. Keys outlive their jobs and must not pile up."""
@@ -75,6 +78,28 @@ def merge_steps(ways: Sequence[SearchStep], limit: int) -> SearchStep:
     return SearchStep(newest, newest[-1] if len(ids) > limit else upto)
 
 
+def text_bytes(job: Job) -> int:
+    return sum(len(text.encode()) for text in (job.payload, job.cursor, job.progress, job.result) if text is not None)
+
+
+def cut_page(jobs: Iterable[Job], bytes_max: int | None) -> list[Job]:
+    """The jobs up to the one whose texts reach this size. The others are not read from the iterator."""
+    if bytes_max is None:
+        return list(jobs)
+    page, size = list[Job](), 0
+    for job in jobs:
+        page.append(job)
+        size += text_bytes(job)
+        if size >= bytes_max:
+            break
+    return page
+
+
+def is_cut(jobs: Iterable[Job], bytes_max: int = PAGE_BYTES_MAX) -> bool:
+    """Whether more jobs may follow, although there are fewer than wanted."""
+    return sum(map(text_bytes, jobs)) >= bytes_max
+
+
 OWNERS_MAX = 1_000
 ENDED_MAX = 20_000
 """About how many finished jobs are counted."""
@@ -111,10 +136,11 @@ class EndedCount(Struct, frozen=True, kw_only=True):
 
 
 SUMMARIES_MAX = 1_000
+SUMMARY_PROGRESS_BYTES_MAX = 2_000
 
 
 class JobSummary(Struct, frozen=True, kw_only=True):
-    """A job without payload, result and cursor, which may be long."""
+    """A job without payload, result and cursor, which may be long, and without progress that is long."""
 
     id: JobId
     kind: str
@@ -125,6 +151,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     attempts: int
     attempts_max: int
     progress: str | None
+    """None if it is longer than `SUMMARY_PROGRESS_BYTES_MAX`, too."""
     lease_owner: str | None
     lease_until: Instant | None
     cancel_requested: bool

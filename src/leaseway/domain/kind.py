@@ -2,23 +2,31 @@
 
 import hashlib
 import inspect
-import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypedDict
 
 import msgspec
-import msgspec.inspect
 from msgspec import Struct
 
-from leaseway.domain import payload
+from leaseway.domain.budgets.budget import BudgetDefinition
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.ids import Instant, JobId
-from leaseway.domain.job import PRIORITY_MAX, NewJob
+from leaseway.domain.job import LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, PRIORITY_MAX, NewJob
+from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.domain.outcome import Backoff
 from leaseway.domain.requirements import NO_REQUIREMENTS, Requirements
-from leaseway.domain.validators import check_int, check_name, parse_duration_us, parse_instant
-
-CONTEXT = "ctx"
+from leaseway.domain.signature.models import decode_custom
+from leaseway.domain.signature.reader import read_signature
+from leaseway.domain.validators import (
+    PAYLOAD_BYTES_MAX,
+    Seconds,
+    check_int,
+    check_name,
+    encode_payload,
+    parse_duration_us,
+    parse_instant,
+)
 
 
 class KindDefaults(Struct, frozen=True, kw_only=True):
@@ -30,6 +38,10 @@ class KindDefaults(Struct, frozen=True, kw_only=True):
     lease_us: int = 15_000_000
     backoff: Backoff = Backoff()
     priority: int = 0
+
+
+class BadArguments(BadValue):
+    """The arguments are JSON, but not what the function takes. Another version of the function may take them."""
 
 
 class Kind:
@@ -48,23 +60,30 @@ class Kind:
         self.requirements = requirements
         self.has_requirements = bool(requirements)
         self.is_async = inspect.iscoroutinefunction(function)
-        self.takes_context, self.Arguments = read_signature(name, function)
-        self._decoder = msgspec.json.Decoder(self.Arguments)
+        self.takes_context, self.Arguments, self.result_type = read_signature(name, function)
+        self._decoder = msgspec.json.Decoder(self.Arguments, dec_hook=decode_custom)
         self._fields = self.Arguments.__struct_fields__
         self.takes_nothing = not self._fields
+        self.bytes_max = PAYLOAD_BYTES_MAX
+        """The most bytes of a payload; more if the app has a blob store."""
 
     def encode(self, arguments: Mapping[str, Any]) -> str:
         """The payload for these arguments. It is checked that `decode` can read it."""
-        text = payload.encode(arguments, self.name)
+        text = encode_payload(arguments, self.name, self.bytes_max)
         self.check(text)
         return text
 
     def check(self, text: str) -> None:
         """Refuse a payload that `decode` could not read. The error names the argument."""
+        self._parse(text)
+
+    def _parse(self, text: str) -> Struct:
         try:
-            self._decoder.decode(text)
-        except msgspec.DecodeError as error:  # ValidationError is one of these
-            raise BadValue(*self._blame(str(error))) from None  # the message says everything that the cause says
+            return self._decoder.decode(text)
+        except msgspec.ValidationError as error:
+            raise BadArguments(*self._blame(str(error))) from None  # the message says everything that the cause says
+        except msgspec.DecodeError as error:
+            raise BadValue(*self._blame(str(error))) from None
         except RecursionError as error:
             raise BadValue(self.name, "is nested too deeply") from error
         except UnicodeError as error:
@@ -72,9 +91,21 @@ class Kind:
 
     def decode(self, text: str) -> dict[str, Any]:
         """The keyword arguments for the function. Arguments that were not given get the function's current defaults."""
-        arguments = self._decoder.decode(text)
+        arguments = self._parse(text)
         given = ((name, getattr(arguments, name)) for name in self._fields)
         return {name: value for name, value in given if value is not msgspec.UNSET}
+
+    def decode_result(self, value: Any) -> Any:
+        """A stored result as the type that the function's annotation names."""
+        if self.result_type is Any:
+            return value
+        try:
+            return msgspec.convert(value, self.result_type, str_keys=True, dec_hook=decode_custom)
+        except msgspec.ValidationError as error:
+            field, problem = self._blame(str(error))
+            raise BadValue(
+                f"{field}: the result", f"{problem}; another version of the job stored it; find() has it as it is"
+            ) from None
 
     def fingerprint(self, text: str) -> str:
         """A hash of kind and arguments, to recognize an idempotency key that is reused for another job."""
@@ -98,64 +129,25 @@ PHRASES = {
 }
 
 
-def read_signature(name: str, function: Callable[..., Any]) -> tuple[bool, type[Struct]]:
-    """Whether the function takes the context, and a type for its other parameters."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, SyntaxError, TypeError, ValueError, AttributeError) as error:
-        problem = f"job {name}: the signature cannot be read: {error}"
-        raise UsageError(f"{problem}; the types of arguments must be defined at module level") from error
-    takes_context = bool(parameters) and parameters[0].name == CONTEXT
-    fields = [argument_field(name, parameter, hints) for parameter in parameters[takes_context:]]
-    try:
-        shape = msgspec.defstruct(f"{name} arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        refuse_custom_types(msgspec.inspect.type_info(shape))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"job {name}: an argument cannot be read from JSON: {error}") from error
-    return takes_context, shape
+class SubmitOptions(TypedDict, total=False):
+    """The options of a submission, as users give them. None: the default of the kind."""
+
+    key: str | None
+    tenant: str | None
+    queue: str | None
+    priority: int | None
+    run_at: datetime | None
+    delay: Seconds | None
+    attempts: int | None
+    timeout: Seconds | None
+    cursor: Any
+    shard_key: str | None
 
 
-def refuse_custom_types(shape: Any) -> None:
-    """msgspec accepts types that it does not know, but it cannot create their values from JSON."""
-    waiting, seen = [shape], set()
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, msgspec.inspect.CustomType):
-            raise TypeError(f"{each.cls.__name__} is not a type that can be read from JSON")
-        if isinstance(each, list | tuple):
-            waiting += each
-        elif isinstance(each, Struct) and id(each) not in seen:
-            seen.add(id(each))
-            waiting += [getattr(each, field) for field in each.__struct_fields__]
-
-
-def argument_field(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise UsageError(
-            f"job {name}: parameter {parameter.name!r} has no fixed name; replace *args, **kwargs and positional-only "
-            "parameters by named ones"
-        )
-    if parameter.name in SUBMIT_OPTIONS:
-        raise UsageError(
-            f"job {name}: parameter {parameter.name!r} is also an option of submit(); rename the parameter"
-        )
-    hint = hints.get(parameter.name, Any)
-    if parameter.default is parameter.empty:
-        return (parameter.name, hint)
-    # UNSET marks an argument that was not given, so that the function's default at run time applies.
-    return (parameter.name, hint | msgspec.UnsetType, msgspec.UNSET)
-
-
-SUBMIT_OPTIONS = frozenset(
-    ["key", "tenant", "queue", "priority", "run_at", "delay", "attempts", "timeout", "cursor", "shard_key"]
-)
-"""Names that submit() reserves for its options."""
+SUBMIT_OPTIONS = frozenset(SubmitOptions.__annotations__)
 
 
 ATTEMPTS_MAX = 1_000
-LEASE_SECONDS_MIN = 1
-LEASE_SECONDS_MAX = 86_400
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
@@ -176,13 +168,13 @@ class JobOptions(Struct, frozen=True, kw_only=True):
 NO_OPTIONS = JobOptions()
 
 
-def parse_options(given: dict[str, Any]) -> JobOptions:
+def parse_options(given: Mapping[str, Any]) -> JobOptions:
     """Check the options of a submission. An error names the option."""
     if not given:
         return NO_OPTIONS
     for name in given:
         if name not in SUBMIT_OPTIONS:
-            raise BadValue(name, f"is not an option of submit(); its options: {', '.join(sorted(SUBMIT_OPTIONS))}")
+            raise BadValue(name, f"is not an option of a submission; the options: {', '.join(sorted(SUBMIT_OPTIONS))}")
     if given.get("run_at") is not None and given.get("delay") is not None:
         raise BadValue("delay", "cannot be given together with run_at")
     checked = {name: CHECKS[name](name, value) for name, value in given.items() if value is not None}
@@ -210,7 +202,7 @@ def parse_lease_us(field: str, value: object) -> int:
 
 
 def encode_cursor(field: str, value: object) -> str:
-    return payload.encode(value, field)
+    return encode_payload(value, field)
 
 
 CHECKS: dict[str, Any] = {
@@ -267,3 +259,30 @@ def new_job(
 
 def needs_text(kind: Kind, payload_text: str, tenant: str) -> str:
     return kind.requirements.text(lambda: kind.decode(payload_text), tenant)
+
+
+def declared_limits(kinds: Iterable[Kind]) -> list[LimitDefinition]:
+    """The limits of these kinds, each once."""
+    return list({use.limit.name: use.limit.definition for kind in kinds for use in kind.requirements.uses}.values())
+
+
+def declared_budgets(kinds: Iterable[Kind]) -> list[BudgetDefinition]:
+    return list({budget.name: budget.definition for kind in kinds for budget in kind.requirements.budgets}.values())
+
+
+def refuse_other_definitions(kind: Kind, others: Iterable[Kind]) -> None:
+    """Of two definitions with one name, a worker would use the one that was declared last."""
+    own = definitions_of(kind)
+    for other in others if own else ():
+        for what, definition in definitions_of(other).items():
+            if own.get(what, definition) != definition:
+                raise UsageError(
+                    f"job {kind.name}: {what} is defined with other values in job {other.name}; define it once, and "
+                    "give the same object to both jobs"
+                )
+
+
+def definitions_of(kind: Kind) -> dict[str, LimitDefinition | BudgetDefinition]:
+    """By "limit maps" and "budget spend": a limit and a budget may have the same name."""
+    limits = {f"limit {use.limit.name}": use.limit.definition for use in kind.requirements.uses}
+    return {**limits, **{f"budget {budget.name}": budget.definition for budget in kind.requirements.budgets}}

@@ -4,16 +4,22 @@ A handler returns, raises, or is stopped; each of these is one outcome below. `d
 settlement. It is the only place that decides between retry and failure.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
+from leaseway.domain.exchange import CHILDREN_MAX, SETTLED_LENGTH_MAX, SETTLEMENTS_MAX
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State
+from leaseway.domain.job import LEASE_US_MAX, LEASE_US_MIN, Failure, Lease, NewJob, Settlement, State
+from leaseway.domain.limits.rate_limit_headers import Throttled
 from leaseway.domain.validators import SECONDS_MAX, Seconds, parse_duration_us, parse_instant
 
 FACTOR_MAX = 1_000
+THROTTLED_US = 10 * SECOND_US
+"""How long a job waits if the provider throttles it without saying for how long."""
 DOUBLINGS_MAX = 64
 """The delay stops growing after this many attempts. By then every sensible factor has reached the maximum."""
 
@@ -63,9 +69,35 @@ class Snooze(Exception):
 class Deferred(Snooze):
     """Raised before a call to a provider when a limit or a budget asks for a long wait. The attempt is not counted."""
 
-    def __init__(self, why: str, *, run_at: Instant | None = None, delay_us: int = 0) -> None:
+    def __init__(self, why: str, *, run_at: Instant | None = None, delay_us: int = 0, by_limit: bool = False) -> None:
         Exception.__init__(self, why)
-        self.run_at, self.delay_us = run_at, delay_us
+        self.run_at, self.delay_us, self.by_limit = run_at, delay_us, by_limit
+
+
+class Interruption(BaseException):
+    """Carries an error of leaseway through an SDK that catches every `Exception` and repeats the request. The worker
+    takes the error out again."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def find_deferral(error: BaseException) -> Deferred | None:
+    """The deferral by which an attempt ended: a limit, a budget or the provider asks for a wait. Calls that a handler
+    makes at once in a task group raise a group of them; a group that contains another error is a failure."""
+    if isinstance(error, Interruption):
+        error = error.error
+    if isinstance(error, Deferred):
+        return error
+    if isinstance(error, Throttled):
+        # The limit is closed for the whole fleet by now. The job waits with the others and keeps its attempt.
+        return Deferred(str(error), delay_us=error.retry_after_us or THROTTLED_US, by_limit=True)
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    found = [find_deferral(each) for each in error.exceptions]
+    deferrals = [each for each in found if each is not None]
+    return max(deferrals, key=lambda each: (each.run_at or 0, each.delay_us)) if len(deferrals) == len(found) else None
 
 
 class Fail(Exception):
@@ -98,6 +130,8 @@ class Failed(Struct, frozen=True):
 class Snoozed(Struct, frozen=True):
     run_at: Instant | None
     delay_us: int
+    failure: Failure | None = None
+    """Why the job could not run here, although the attempt is not counted."""
 
 
 class Cancelled(Struct, frozen=True):
@@ -126,11 +160,12 @@ def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> S
             return Settlement(id=job, token=token, state=State.PENDING, delay_us=delay_us, failure=failure)
         case Failed(failure):
             return Settlement(id=job, token=token, state=State.FAILED, failure=failure)
-        case Snoozed(run_at, delay_us):
+        case Snoozed(run_at, delay_us, failure):
             # The attempt is not counted, because waiting is not a failure.
             return Settlement(
-                id=job, token=token, state=State.PENDING, delay_us=delay_us, run_at=run_at, returns_attempt=True
-            )
+                id=job, token=token, state=State.PENDING, delay_us=delay_us, run_at=run_at, returns_attempt=True,
+                failure=failure,
+            )  # fmt: skip
         case Cancelled():
             return Settlement(id=job, token=token, state=State.CANCELLED)
         case Released():
@@ -140,6 +175,12 @@ def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> S
 
 
 LEASE_EXPIRED = "lease_expired"
+UNKNOWN_KIND = "unknown_kind"
+"""The worker has no function for the job."""
+BAD_PAYLOAD = "bad_payload"
+"""The stored arguments do not match the worker's function."""
+UNKNOWN_KEY = "unknown_key"
+"""The job is encrypted, and the worker does not have the key."""
 
 
 def state_after_expiry(attempts: int, attempts_max: int, cancel_requested: bool) -> State:
@@ -149,6 +190,37 @@ def state_after_expiry(attempts: int, attempts_max: int, cancel_requested: bool)
     return State.PENDING if attempts < attempts_max else State.FAILED
 
 
+def usable_lease_us(stored: int) -> int:
+    """The length of a lease, whatever number is stored. A lease without length would end before its job starts, and
+    the job would be leased again for ever."""
+    return min(max(stored, LEASE_US_MIN), LEASE_US_MAX)
+
+
 def expired_lease(owner: str | None) -> Failure:
     """The failure that a store records for an attempt whose lease has expired."""
     return Failure(LEASE_EXPIRED, f"worker {owner} stopped renewing its lease")
+
+
+def fail_for_child(settlement: Settlement, error: str) -> Settlement:
+    """The settlement of a job that succeeded, but whose child the store refuses. It fails for good, because the next
+    attempt would submit the same child."""
+    failure = Failure("child_refused", f"a child of the job was refused: {error}")
+    return replace(settlement, state=State.FAILED, result=None, children=(), failure=failure)
+
+
+def count_fitting(settlements: Sequence[Settlement]) -> int:
+    """How many of these settlements, from the first on, one exchange carries: at least one."""
+    children, room = CHILDREN_MAX, SETTLED_LENGTH_MAX
+    for number, settlement in enumerate(settlements[:SETTLEMENTS_MAX]):
+        children -= len(settlement.children)
+        room -= text_length(settlement)
+        if number and (children < 0 or room < 0):
+            return number
+    return min(len(settlements), SETTLEMENTS_MAX)
+
+
+def text_length(settlement: Settlement) -> int:
+    length = len(settlement.result or "") + len(settlement.progress or "")
+    if settlement.failure is not None:
+        length += len(settlement.failure.message) + len(settlement.failure.traceback)
+    return length + sum(len(child.payload) + len(child.cursor or "") for child in settlement.children)

@@ -4,16 +4,18 @@
 arguments they become `Needs`, which are a part of its lane: jobs with the same needs wait together.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from leaseway.domain.budgets.budget import Budget, BudgetDefinition, Charge, parse_cost_micros, refuse_impossible
+from leaseway.domain.budgets.budget import Budget, Charge, parse_cost_micros, refuse_impossible
 from leaseway.domain.errors import BadValue
-from leaseway.domain.limits.limit import Limit, LimitDefinition, LimitUse, PermitRequest, fill_template, template_fields
+from leaseway.domain.limits.limit import Limit, LimitUse, PermitRequest
+from leaseway.domain.limits.templates import fill_template, template_fields
 
 NEEDS_BYTES_MAX = 1_000
 """Needs are a part of a database key in every store."""
@@ -45,20 +47,53 @@ def render_needs(needs: Needs) -> str:
 
 
 def parse_needs(text: str) -> Needs:
-    return msgspec.json.decode(text, type=Needs) if text else NO_NEEDS
+    try:
+        return _decode_needs(text) if text else NO_NEEDS
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise BadValue("needs", f"must be what a job of this kind needs, as JSON ({error})") from error
 
 
+_decode_needs = msgspec.json.Decoder(Needs).decode
+UNREADABLE = PermitRequest("needs that cannot be read", "needs that cannot be read")
+"""No limit can have this name, because it is never declared: a lane with such needs stays closed."""
+
+
+def readable_needs(text: str) -> Needs:
+    """The needs of a stored lane, which every worker and every list reads. Needs that cannot be decoded never open, and
+    do not affect the other lanes."""
+    try:
+        return parse_needs(text)
+    except BadValue:
+        return Needs((UNREADABLE,))
+
+
+def quoted_name(name: str) -> str:
+    """How needs as text name a limit or a budget. Stores find the lanes of a definition by it."""
+    return msgspec.json.encode(name).decode()
+
+
+NO_FIELDS: Mapping[str, str] = {}
+HOLD_CALL, HOLD_JOB = "call", "job"
+"""What one hold pays for."""
 LimitsOption = Limit | LimitUse | Sequence[Limit | LimitUse]
 
 
 class Requirements:
     """The limits, budgets and cost of a kind."""
 
-    def __init__(self, kind: str, uses: tuple[LimitUse, ...], budgets: tuple[Budget, ...], cost: object) -> None:
+    def __init__(
+        self, kind: str, uses: tuple[LimitUse, ...], budgets: tuple[Budget, ...], cost: object, hold: str = HOLD_CALL
+    ) -> None:
         self.uses = uses
         self.budgets = budgets
-        self._cost = cost
-        self._kind = kind
+        self.holds_per_job = hold == HOLD_JOB
+        """`cost` is that of the whole job, held from its first call to its end."""
+        if hold not in (HOLD_CALL, HOLD_JOB):
+            raise BadValue(f"job {kind}: hold", f"must be {HOLD_CALL!r} or {HOLD_JOB!r} (is {hold!r})")
+        if self.holds_per_job and not budgets:
+            raise BadValue(f"job {kind}: hold", "is given without a budget; add budget=…")
+        self.cost = cost
+        self.kind = kind
         names = [use.limit.name for use in uses] + [budget.name for budget in budgets]
         if len(set(names)) < len(names):
             raise BadValue(f"job {kind}: limits", "names the same limit or budget twice")
@@ -67,6 +102,15 @@ class Requirements:
         if cost is not None and not budgets:
             raise BadValue(f"job {kind}: cost", "is given without a budget; add budgets=[…]")
         self.is_same_for_all = not callable(cost) and not any(template_fields(name) for name in names)
+        self._has_estimates = any(use.estimate is not None for use in uses)
+        for use in uses:
+            if use.limit.definition.is_metered and use.estimate is None and use.cost == 1:
+                unit, name = use.limit.definition.unit, use.limit.name
+                raise BadValue(
+                    f"job {kind}: limits",
+                    f"{name} counts {unit}; say how many a call takes: {name}.cost(4_000), or "
+                    f"{name}.cost(lambda text: …) with a function of the job's arguments",
+                )
         if self.is_same_for_all:
             self._text = render_needs(self.needs({}, ""))
             self.amounts({})
@@ -74,37 +118,89 @@ class Requirements:
     def __bool__(self) -> bool:
         return bool(self.uses or self.budgets)
 
+    def with_definitions(self, kind: str, uses: tuple[LimitUse, ...], budgets: tuple[Budget, ...]) -> "Requirements":
+        """The same costs under other definitions of the same limits and budgets."""
+        return Requirements(kind, uses, budgets, self.cost, HOLD_JOB if self.holds_per_job else HOLD_CALL)
+
     def text(self, decode: Callable[[], Mapping[str, Any]], tenant: str) -> str:
         """The needs of one job as text. The arguments are decoded only if a name or a cost depends on them."""
-        if self.is_same_for_all:
+        if self.is_same_for_all and not self._has_estimates:
             return self._text
         arguments = decode()
         self.amounts(arguments)  # refuse an impossible cost now, before a worker finds it
+        for use in self.uses:
+            self._weight(use, arguments)
         return render_needs(self.needs(arguments, tenant))
 
-    def needs(self, arguments: Mapping[str, Any], tenant: str) -> Needs:
-        values = {**arguments, "tenant": tenant}
+    def needs(
+        self, arguments: Mapping[str, Any], tenant: str, *, weighs: bool = False, fields: Mapping[str, str] = NO_FIELDS
+    ) -> Needs:
+        """`weighs`: with the weight of this job. Lanes are without, so that jobs of different weight share them.
+        `fields`: of names of limits, besides the arguments."""
+        values = {**arguments, "tenant": tenant, **fields}
         requests = tuple(
-            PermitRequest(fill_template(use.limit.name, values), use.limit.name, use.cost) for use in self.uses
+            PermitRequest(
+                fill_template(use.limit.name, values),
+                use.limit.name,
+                self._weight(use, arguments) if weighs else use.cost,
+            )
+            for use in self.uses
         )
         charges = tuple(Charge(fill_template(budget.name, values), budget.name) for budget in self.budgets)
         self._refuse_twins([request.name for request in requests], "limits")
         self._refuse_twins([charge.name for charge in charges], "budgets")
         return Needs(requests, charges)
 
+    def needs_at_run(self, stored_text: str, arguments: Mapping[str, Any], tenant: str) -> Needs:
+        """What a job needs when it runs: what its code declares now, and what else it was submitted with. A submitter
+        that does not know the kind, or lies about it, does not get past its limits."""
+        stored = parse_needs(stored_text)
+        if not self or self.are_always(stored_text):
+            return stored
+        declared = self.needs(arguments, tenant, weighs=True)
+        limits = {request.limit for request in declared.limits}
+        budgets = {charge.budget for charge in declared.budgets}
+        return Needs(
+            declared.limits + tuple(request for request in stored.limits if request.limit not in limits),
+            declared.budgets + tuple(charge for charge in stored.budgets if charge.budget not in budgets),
+        )
+
+    def are_always(self, stored_text: str) -> bool:
+        """Whether each job of the kind that was stored with this text has the same needs and costs."""
+        return self.is_same_for_all and not self._has_estimates and stored_text == self._text
+
     def _refuse_twins(self, names: Sequence[str], what: str) -> None:
         """Different templates may give the same name for some arguments. A request must name each limit once."""
         twins = [name for name, count in Counter(names).items() if count > 1]
         if twins:
-            raise BadValue(f"job {self._kind}: {what}", f"two of them are {twins[0]!r} for these arguments; name one")
+            raise BadValue(f"job {self.kind}: {what}", f"two of them are {twins[0]!r} for these arguments; name one")
 
     def amounts(self, arguments: Mapping[str, Any]) -> dict[str, int]:
         """The highest cost of one call in micro-units, by budget."""
-        cost = self._cost(**arguments) if callable(self._cost) else self._cost
+        cost = self.cost(**arguments) if callable(self.cost) else self.cost
         return {budget.name: self._amount(budget, cost) for budget in self.budgets}
 
+    def _weight(self, use: LimitUse, arguments: Mapping[str, Any]) -> int:
+        if use.estimate is None:
+            return use.cost
+        field, definition = f"job {self.kind}: limits: {use.limit.name}.cost", use.limit.definition
+        try:
+            weight = use.estimate(**arguments)
+        except Exception as error:
+            raise BadValue(
+                field, f"the function failed for these arguments: {type(error).__name__}: {error}"
+            ) from error
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not 1 <= weight <= definition.cost_max:  # NaN is not between them
+            raise BadValue(
+                field,
+                f"must return a number between 1 and cost_max, which is {definition.cost_max:,} (returned {weight!r}); "
+                "split the work into smaller calls, or raise cost_max",
+            )
+        return math.ceil(weight)
+
     def _amount(self, budget: Budget, cost: object) -> int:
-        field = f"job {self._kind}: cost"
+        field = f"job {self.kind}: cost"
         if isinstance(cost, Mapping):
             if budget.unit not in cost:
                 raise BadValue(field, f"has no amount in {budget.unit}, the unit of budget {budget.name}")
@@ -120,19 +216,6 @@ def parse_limit_uses(field: str, limits: object) -> tuple[LimitUse, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(each, Limit | LimitUse) for each in given):
         raise BadValue(field, f"must be a list of limits, for example [Limit('maps', '100/minute')] (is {limits!r})")
     return tuple(each if isinstance(each, LimitUse) else LimitUse(each) for each in given)
-
-
-def declared_limits(kinds: Iterable["HasRequirements"]) -> list[LimitDefinition]:
-    """The limits of these kinds, each once."""
-    return list({use.limit.name: use.limit.definition for kind in kinds for use in kind.requirements.uses}.values())
-
-
-def declared_budgets(kinds: Iterable["HasRequirements"]) -> list[BudgetDefinition]:
-    return list({budget.name: budget.definition for kind in kinds for budget in kind.requirements.budgets}.values())
-
-
-class HasRequirements(Protocol):
-    requirements: Requirements
 
 
 NO_REQUIREMENTS = Requirements("", (), (), None)

@@ -16,9 +16,9 @@ import msgspec
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.jsonpath import EVERY, MISSING, JsonPath, parse_path
 from leaseway.imports.domain.page import BadRow, ColumnType, Record, Row
-from leaseway.imports.domain.shard import canonical
+from leaseway.imports.domain.partition import canonical
 from leaseway.imports.domain.timestamps import PARSERS, parse_any
-from leaseway.imports.spec.model import ColumnSpec, QualityCheck, Resource
+from leaseway.imports.spec.model import ColumnSpec, DeleteSettings, QualityCheck, Resource
 
 PathTree = dict[Any, Any]
 """Path steps to the subtree that is removed below them; an empty subtree removes everything."""
@@ -78,7 +78,7 @@ def remove_paths(value: Any, tree: PathTree) -> Any:
 
 
 def is_index(step: Any, value: list[Any]) -> bool:
-    return isinstance(step, int) and step < len(value)
+    return isinstance(step, int) and -len(value) <= step < len(value)
 
 
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
@@ -200,6 +200,7 @@ class RowBuilder:
         self._checks = [(name, parse_path("quality", name).first, check) for name, check in resource.quality.items()]
         self._stable = compile_stable_part([parse_path("volatile", text) for text in resource.volatile])
         self._bytes_max = resource.guards.row_bytes_max
+        self._is_deleted = compile_deleted_mark(resource.deletes)
 
     def external_id(self, record: Record) -> str | None:
         try:
@@ -232,14 +233,16 @@ class RowBuilder:
             raise BadRecord("too_large", f"has {len(document):,} bytes; at most {self._bytes_max:,} are taken")
         external_id = key_text(self._key(record))
         stamp = self._read_stamp(record, latest)
-        for name, get, check in self._checks:
+        is_deleted = self._is_deleted(record)
+        for name, get, check in () if is_deleted else self._checks:
             check_value(name, get(record), check)
         return Row(
+            is_deleted=is_deleted,
             external_id=external_id,
             stamp=stamp,
             content_hash=self._content_hash(record),
             document=document.decode(),
-            values=self._project(record),
+            values={} if is_deleted else self._project(record),
         )
 
     def _read_stamp(self, record: Record, latest: Instant | None) -> Instant:
@@ -276,6 +279,18 @@ class RowBuilder:
             problem=unfit.problem,
             document=render_record(record),
         )
+
+
+def compile_deleted_mark(deletes: DeleteSettings | None) -> Callable[[Record], bool]:
+    if deletes is None or deletes.record is None:
+        return lambda record: False
+    get, values = parse_path("deletes.record.field", deletes.record.field).first, deletes.record.values
+
+    def is_deleted(record: Record) -> bool:
+        value = get(record)
+        return value is not MISSING and (bool(value) if values is None else value in values)
+
+    return is_deleted
 
 
 def compile_column(name: str, column: ColumnSpec) -> ColumnReader:

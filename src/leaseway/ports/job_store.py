@@ -26,7 +26,8 @@ class JobStore(Protocol):
 
         A job whose (tenant, key) is known is not stored: the answer names the first job if kind and arguments are
         the same; otherwise `KeyConflict` is raised. A job whose id is known was submitted before and is not stored
-        again.
+        again; if the known job belongs to another tenant, `IdConflict` is raised. Both rules hold for children of
+        settlements and for jobs of schedules, too, but a conflicting key is no error there.
         """
         ...
 
@@ -36,15 +37,19 @@ class JobStore(Protocol):
         A settlement is accepted only if its token is the job's current token; otherwise the job is listed in `lost`
         and nothing of the settlement is written. A settlement that was accepted before is accepted again. Each call
         reclaims a bounded number of expired leases: the job becomes pending if attempts are left, failed with code
-        `lease_expired` if not, and cancelled if cancellation was requested. A settlement does not make a job pending
-        that is to be cancelled, either. A claim counts the attempt and raises the fence. Lanes share a claim by the
-        weights of their tenants, the lane furthest behind first (`domain.lane`); within a lane the higher priority
-        goes first, then the earlier `run_at`, then the earlier submission. A repeat receives the leases that the
-        first try was granted, if any, and renews them; a repeat that wants no jobs receives only those.
+        `lease_expired` if not, and cancelled if cancellation was requested. It also makes a bounded number of scheduled
+        jobs ready whose time has come. If there are more, lanes take turns, so that a tenant with very many of them
+        delays the others by a few calls at most. A settlement does not make a job pending
+        that is to be cancelled, either. A claim counts the attempt and raises the fence. Tenants share a claim by
+        weight, the one furthest behind first, and the lanes of a tenant equally (`domain.lane`); within a lane the
+        higher priority goes first, then the earlier `run_at`, then the earlier submission. A repeat receives the
+        leases that the first try was granted, if any, and renews them; a repeat that wants no jobs receives only those.
+        A service grants at most `GRANT_MAX` leases at once.
 
         A lane is behind a gate if its jobs have requirements or its tenant has caps. It is served as far as `wants`
         admits, together with the other lanes behind the same gate. If jobs are wanted, the answer lists the gates of
-        these queues behind which jobs are still ready.
+        these queues behind which jobs are still ready, tenants in turn. A gate that `wants` closes is not listed to
+        any worker until its time has come; the number of closed lanes does not affect the cost of this call.
         """
         ...
 
@@ -63,7 +68,8 @@ class JobStore(Protocol):
     async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
         """Microseconds until an exchange for these queues may find work. 0: now. None: no work is planned.
 
-        Ready jobs behind the closed gates do not count, and their number does not affect the cost of this call.
+        Ready jobs behind the closed gates and in closed lanes do not count, and their number does not affect the cost
+        of this call. `closed`: gates that this worker tries by itself.
         """
         ...
 
@@ -89,6 +95,21 @@ class JobOperations(Protocol):
         """
         ...
 
+    async def run_now(self, which: JobFilter, limit: int) -> list[JobId]:
+        """Make pending jobs ready that wait for their time to run, at most `limit` of them.
+
+        Their attempts stay as they are.
+        """
+        ...
+
+    async def open_lanes(self, name: str, limit: int, tenant: str | None = None) -> int:
+        """Open lanes that a worker has closed and whose needs name this limit or budget, at most `limit` of them, and
+        return their number. A worker asks for a permit or the budget again.
+
+        `name`: of a definition or of one of its instances. `tenant`: only the lanes of this tenant.
+        """
+        ...
+
     async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
         """Delete finished jobs permanently, at most `limit` of them."""
         ...
@@ -96,7 +117,8 @@ class JobOperations(Protocol):
     async def prune(self, keep_us: int, limit: int) -> int:
         """Delete jobs that finished longer ago than `keep_us`, at most `limit`, and return their number.
 
-        Expired idempotency keys are deleted as well, at most KEYS_PER_JOB times as many, since keys outlive jobs.
+        Expired idempotency keys are deleted as well, at most KEYS_PER_JOB times as many, since keys outlive jobs; and
+        at most `limit` lanes that have no job left. A lane is created again with its next job.
         """
         ...
 
@@ -112,14 +134,14 @@ class BlockingSubmission(Protocol):
 class TransactionalSubmission(Protocol):
     """Submission for callers that have a transaction open in the same database."""
 
-    async def submit(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, connection: object, jobs: Sequence[NewJob], *, notify: bool = True) -> list[Submitted]:
         """Do the same as `JobStore.submit`, as part of the transaction that is open on `connection`.
 
-        The jobs exist if and only if that transaction commits. No notification is sent; workers find the jobs when
-        they poll.
+        The jobs exist if and only if that transaction commits. A connection without a transaction is refused.
+        `notify`: workers are notified by that commit; otherwise they find the jobs when they poll.
         """
         ...
 
-    def submit_blocking(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+    def submit_blocking(self, connection: object, jobs: Sequence[NewJob], *, notify: bool = True) -> list[Submitted]:
         """Do the same in the caller's thread, for connections that are not async."""
         ...

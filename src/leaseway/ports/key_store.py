@@ -3,20 +3,23 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from leaseway.domain.api_key import ApiKey, Session
+from leaseway.domain.identity import ApiKey, Session
 from leaseway.domain.ids import Instant
 
 KEYS_MAX = 10_000
 
 
 class KeyStore(Protocol):
-    async def add(self, key: ApiKey) -> None:
+    async def add(self, key: ApiKey, tenant_max: int | None = None) -> None:
         """Store a key durably. Adding the same key again changes nothing; another key with its id is refused, and so
-        is a key beyond KEYS_MAX. Keys that expired or were revoked FORGET_US ago are deleted, FORGET_MAX at a time."""
+        is a key beyond KEYS_MAX. Keys that expired or were revoked FORGET_US ago are deleted, FORGET_MAX at a time.
+
+        With `tenant_max`, the tenant has at most so many valid keys: `QuotaExceeded`. Of its other keys, the newest
+        `tenant_max` are kept."""
         ...
 
     async def find(self, id: str) -> ApiKey | None:
-        """Return a key, revoked and expired ones included: `domain.api_key` decides whether it is valid."""
+        """Return a key, revoked and expired ones included: `domain.identity` decides whether it is valid."""
         ...
 
     async def all(self, tenant: str | None = None) -> list[ApiKey]:

@@ -3,8 +3,9 @@
 Promises that hold for every method:
 - It is atomic, durable when it returns, and decided by the store's own clock, read after its locks.
 - spent + held ≤ limit + overdraft in every window, under any concurrency; the database itself refuses more.
-- It can be repeated with the same id and returns the same answer, also if the budget has filled up since. Thresholds
-  are reported once: by the call that crossed them, and in the journal.
+- It can be repeated with the same id and returns the same answer, also if the budget has filled up since; a hold that
+  is booked may move to an earlier window. Thresholds are reported once: by the call that crossed them, and in the
+  journal.
 - Whatever may have been spent counts as spent. An unknown cost is charged in full, and corrected when it is known.
 """
 
@@ -13,12 +14,41 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry
+from leaseway.domain.budgets.balances import Audit, BudgetWindow, Evidence, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer
-from leaseway.domain.budgets.holds import Lines
+from leaseway.domain.budgets.holds import Correction, Hold, Lines
+from leaseway.domain.budgets.rebooking import FIRST_BOOKED, BookedPlace
 from leaseway.domain.ids import Instant
 
 BALANCES_MAX = 1_000
+RESERVED_MAX = 100
+POST_MAX = 500
+"""Requests in one `post`, of both kinds together."""
+
+
+class HoldRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `hold`."""
+
+    id: str
+    lines: tuple[tuple[Charge, int], ...]
+    ttl_us: int
+    owner: str = ""
+    dispatch: bool = False
+
+
+class SettleHoldRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of `settle`."""
+
+    id: str
+    actuals: dict[str, int]
+    owner: str | None = None
+
+
+class Posted(Struct, frozen=True):
+    """The answers of `post`, in the order of the requests. None: the request has had no effect; make it by itself."""
+
+    holds: tuple[HoldAnswer | None, ...] = ()
+    settlements: tuple[Crossed | None, ...] = ()
 
 
 class Expired(Struct, frozen=True):
@@ -54,7 +84,7 @@ class BudgetDefinitions(Protocol):
     async def forget(self, name: str) -> bool:
         """Remove a definition with its windows and journal. False: there is none.
 
-        `BadValue` while something is held under it.
+        Holds that are only held or booked are released. `BadValue` while calls are dispatched under it.
         """
         ...
 
@@ -63,7 +93,7 @@ class BudgetReads(Protocol):
     async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         """Return the balances of current and future windows and of those that ended after `since`; by name and start.
 
-        A budget without fields is listed before its first hold. At most `BOOKS_MAX`.
+        A budget without fields is listed before its first hold. At most `BALANCES_MAX`.
         """
         ...
 
@@ -71,8 +101,33 @@ class BudgetReads(Protocol):
         """Return the bookings of a budget, newest first."""
         ...
 
+    async def holds(self, name: str, limit: int = 100) -> list[Hold]:
+        """Return the holds of a budget that are open or captured, the latest deadline first."""
+        ...
+
+    async def booked(self, budget: str, *, after: BookedPlace = FIRST_BOOKED, limit: int = 100) -> list[Hold]:
+        """Return the holds that wait for a window which has not begun, in the order of `booked_place`.
+
+        `budget` is the name of a budget, or of a definition with fields. `after`: the place of the last hold of the
+        previous page.
+        """
+        ...
+
+    async def booked_for(self, prefix: str, limit: int = 100) -> list[Hold]:
+        """Return the holds whose ids begin with this prefix and that wait for a window which has not begun."""
+        ...
+
+    async def reserved(self, prefix: str) -> list[str]:
+        """Return the ids that begin with this prefix, of holds that are held and not dispatched, at most
+        `RESERVED_MAX`."""
+        ...
+
     async def audit(self) -> Audit:
         """Add up balances, journal and holds in one snapshot; the sums must agree."""
+        ...
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        """Microseconds until each of these budgets may have room again. 0: now, or waiting does not help."""
         ...
 
 
@@ -81,10 +136,11 @@ class Ledger(Protocol):
     reads: BudgetReads
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
-        """Reserve all of the lines or none; see `domain.budgets.ledger`.
+        """Reserve all of the lines or none; see `domain.budgets.holds`.
 
         `HoldGranted`: reserved now, for `ttl_us`; with `dispatch` the hold is dispatched at once. `HoldBooked`:
-        reserved in a later window; hold again under the same id when that window begins, from where `ttl_us` counts.
+        reserved in a later window; hold again under the same id when that window begins, within ten minutes. Holding
+        again before that moves it to an earlier window, if one has room by then.
         `HoldDenied`: not reserved. `HoldUsed`: another owner has dispatched under this id, or its call is over. An
         undefined budget raises `UnknownBudget`.
         """
@@ -94,11 +150,28 @@ class Ledger(Protocol):
         """Fence the call: True only before the deadline and within the windows of the hold. False: do not call."""
         ...
 
-    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
+    async def settle(self, id: str, actuals: Mapping[str, int], *, owner: str | None = None) -> Crossed:
         """Book what the call has cost, in micro-units, by the name of a budget or by unit.
 
-        A budget that is not named is charged what was held. The cost is booked even if it is higher or late. An
-        unknown id raises `BadValue`.
+        A budget that is not named is charged what was held. The cost is booked even if it is higher or late. With
+        `owner`, the hold of another owner is left as it is: a late settlement must not free the hold of another call.
+        An unknown id raises `BadValue`.
+        """
+        ...
+
+    async def post(self, holds: Sequence[HoldRequest], settlements: Sequence[SettleHoldRequest]) -> Posted:
+        """Settle and hold for several calls in one transaction, the settlements first: what they free can be held.
+
+        Each request is answered as `settle` or `hold` would answer it. One that they would refuse with an error, or
+        that needs more than one step, has no effect and is answered with None. At most `POST_MAX` requests.
+        """
+        ...
+
+    async def correct(self, id: str, actuals: Mapping[str, int], evidence: Evidence) -> tuple[Correction, ...]:
+        """Replace a captured amount by what the provider has charged, as in `settle`. The journal records who did it.
+
+        Each hold is corrected once; repeating the same correction changes nothing and returns the same answer.
+        `BadValue`: the hold is unknown, open, void or settled.
         """
         ...
 
@@ -111,10 +184,6 @@ class Ledger(Protocol):
 
     async def expire(self, limit: int) -> Expired:
         """End holds past their deadline, at most `limit`: void those only held, capture those dispatched."""
-        ...
-
-    async def wait_us(self, charges: Sequence[Charge]) -> int:
-        """Microseconds until each of these budgets may have room again. 0: now, or waiting does not help."""
         ...
 
     async def prune(self, keep_us: int, limit: int) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
+from leaseway.domain.limits.buckets import Granted, Notice, Verdict
+from leaseway.domain.limits.level import Level
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 
 
@@ -61,8 +62,9 @@ class Limiter(Protocol):
         """Return permits that were not used; they lose value with age. Never repeated after a lost reply."""
         ...
 
-    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        """End `count` in-flight calls of each limit."""
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, used: Sequence[int] = ()) -> None:
+        """End `count` in-flight calls of each limit. `used`: what they used together of limits that are logged, in the
+        order of the asks; without it, what they had reserved. With a `count` of 0 only the use is logged."""
         ...
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
@@ -71,7 +73,8 @@ class Limiter(Protocol):
         ...
 
     async def observe(self, notice: Notice) -> None:
-        """Record what the provider answered, for the whole fleet."""
+        """Record what the provider answered, for the whole fleet. `UnknownLimit`: the limit is not defined, and nothing
+        was recorded."""
         ...
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:

@@ -17,20 +17,33 @@ class JobReads(Protocol):
         """Return one job, or None if it does not exist."""
         ...
 
-    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
-        """Return matching jobs, newest first. `before` is the last id of the previous page."""
+    async def jobs(
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, bytes_max: int | None = None
+    ) -> list[Job]:
+        """Return matching jobs, newest first. `before` is the last id of the previous page.
+
+        With `bytes_max`, the list ends with the job whose payload, cursor, progress and result reach this size. The
+        texts of further jobs are not read.
+        """
         ...
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
         """Return the last failed attempts of a job, oldest first. A bounded number is kept."""
         ...
 
-    async def lanes(self) -> Sequence[LaneCount]:
-        """Return every lane with its counters, by queue, tenant and needs."""
+    async def lanes(self, tenant: str | None = None) -> Sequence[LaneCount]:
+        """Return the lanes of a tenant, or every lane, with their counters; by queue, tenant and needs."""
         ...
 
     async def now(self) -> Instant:
         """Return the store's clock."""
+        ...
+
+    async def locked_by(self, job: JobId) -> str | None:
+        """Return the database session whose open transaction keeps workers from claiming this job, or None.
+
+        Claims lock jobs for moments only; such locks are not reported.
+        """
         ...
 
 
@@ -46,7 +59,8 @@ class Inspection(Protocol):
         """Return matching jobs older than `before`, newest first, at most `limit`.
 
         A call examines about `scan_max` jobs. It may therefore return fewer jobs than match, or none: `upto` is the id
-        from which to continue. Calls repeated until `upto` is None return every matching job exactly once.
+        from which to continue. Calls repeated until `upto` is None return every matching job exactly once. A page ends
+        with the job whose texts reach `PAGE_BYTES_MAX`, too.
         """
         ...
 
@@ -82,10 +96,10 @@ class Inspection(Protocol):
         """
         ...
 
-    async def job_for_key(self, tenant: str, key: str) -> JobId | None:
-        """Return the job that was submitted with this idempotency key, whether the job is still stored or not.
+    async def jobs_for_keys(self, tenant: str, keys: Sequence[str]) -> dict[str, JobId]:
+        """Return the jobs that were submitted with these idempotency keys, whether they are still stored or not.
 
-        None: the tenant has not used the key, or the key has expired and may be used again.
+        Keys that the tenant has not used, or that have expired and may be used again, are left out.
         """
         ...
 

@@ -14,8 +14,8 @@
 The same seed gives the same history. leaseway's own campaigns are in the repository, in `tests/simulation/campaign`.
 """
 
-from leaseway.simulation.loop import Deadlock, SimLoop
 from leaseway.simulation.scenario import SimulationReport
 from leaseway.simulation.simulate import Simulated, simulate
+from leaseway.virtual_time.loop import Deadlock, SimLoop
 
 __all__ = ["Deadlock", "SimLoop", "Simulated", "SimulationReport", "simulate"]

@@ -9,6 +9,7 @@ CATALOGUE = (
     # Faults that must have occurred.
     "a worker crashed",
     "a worker was paused",
+    "a worker was paused before the first line of a handler",
     "a worker was drained",
     "a call stalled",
     "a reply waited behind a blocked loop",
@@ -75,17 +76,25 @@ METERED = (
     "unused permits were returned",
     "a permit had expired before its call",
     "a refusal was told to everybody",
+    # The circuit breaker.
+    "the provider was down",
+    "a circuit breaker opened",
+    "a probe closed a circuit breaker",
     # Budgets.
+    "several calls shared one transaction of the ledger",
     "a cost was booked in a later window",
     "a gate was shut because a budget is used up",
-    "a call had been made under the id of a hold",
+    "a later delivery used a hold that was reserved before",
     "a hold was captured",
     "a captured hold was settled late",
     "a hold was settled twice",
+    "a captured hold was corrected",
     # Tenants, and waiting.
     "a tenant ran as many jobs as it may",
     "a tenant started as many jobs as it may",
     "a job waited in its lane for its limit or its budget",
+    "a job that had called waited in place",
+    "a handler gave up waiting in an outage",
 )
 """The metered scenario's own situations, besides those that it shares with the jobs scenario."""
 
@@ -129,6 +138,7 @@ IMPORTS = (
     "guard: filter_ignored",
     "guard: heavy_page",
     "guard: order_violated",
+    "guard: source_error",
     "guard: wrong_body",
 )
 """The imports scenario's situations."""

@@ -1,27 +1,89 @@
 """The links from a process to the limiter and to the ledger, with their faults."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry
+from msgspec import Struct
+
+from leaseway.domain.budgets.balances import Audit, BudgetWindow, Evidence, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer
-from leaseway.domain.budgets.holds import Lines
+from leaseway.domain.budgets.holds import Correction, Hold, Lines
+from leaseway.domain.budgets.rebooking import FIRST_BOOKED, BookedPlace
 from leaseway.domain.errors import LeasewayError, StoreBusy, UnknownOutcome
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
+from leaseway.domain.limits.buckets import Granted, Notice, Verdict
+from leaseway.domain.limits.level import Level
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
-from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Expired
+from leaseway.domain.tenant import Tenant
+from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Expired, HoldRequest, Posted, SettleHoldRequest
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.simulation.faulty_link import end
 from leaseway.simulation.process import Process
+from leaseway.simulation.provider import Temper
+from leaseway.simulation.swarm import FaultRates
 
 if TYPE_CHECKING:
     from leaseway.simulation.limit_oracles import Meter
 
 LATENCY_SECONDS_MAX = 0.15
 SLOW_SECONDS = (0.2, 1.0)
+
+
+OUTAGE_SECONDS = (0.3, 3.0)
+LONG_OUTAGE_SECONDS = (3.0, 8.0)
+"""In worlds whose handlers are impatient."""
+IMPATIENT_SECONDS = 0.2
+
+
+class LimitSettings(Struct, frozen=True):
+    """The limits of the provider, the budgets, and the caps of tenants."""
+
+    limits: Mapping[str, LimitDefinition]
+    budgets: Mapping[str, BudgetDefinition]
+    tenants: Mapping[str, Tenant]
+    temper: Temper
+    faults: FaultRates
+    """Fault rates on the links to the limiter and to the ledger."""
+    restart_every: float
+    limiter_outage_every: float
+    ledger_outage_every: float
+    hold_seconds: float
+    patience_seconds: float = 10.0
+    """How long a handler waits for a permit, and for a ledger that cannot be reached."""
+
+    @property
+    def outage_seconds(self) -> tuple[float, float]:
+        return LONG_OUTAGE_SECONDS if self.patience_seconds <= IMPATIENT_SECONDS else OUTAGE_SECONDS
+
+
+class Outages:
+    """When the limiter and the ledger cannot be reached."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._spans = {"limiter": (0.0, 0.0), "ledger": (0.0, 0.0)}
+
+    def begin(self, place: str, seconds: float) -> None:
+        """A second outage during the first one prolongs it."""
+        since = self._spans[place][0] if self.is_out(place) else self._now()
+        self._spans[place] = (since, self._now() + seconds)
+
+    def end(self) -> None:
+        self._spans = {place: (since, min(until, self._now())) for place, (since, until) in self._spans.items()}
+
+    def is_out(self, place: str) -> bool:
+        return self._now() < self._spans[place][1]
+
+    @property
+    def is_any_out(self) -> bool:
+        return any(map(self.is_out, self._spans))
+
+    def within(self, begun: float) -> list[tuple[str, float]]:
+        """For how long each of them was out between this time and now, in its last outage."""
+        now = self._now()
+        return [(place, min(now, until) - max(begun, since)) for place, (since, until) in self._spans.items()]
 
 
 @dataclass(slots=True)
@@ -75,7 +137,7 @@ class FaultyWay:
             return
         if letter.fault == "request lost":
             self._fail(letter, UnknownOutcome("the request was lost"))
-        elif letter.fault == "busy" or self._meter.is_out(self._place):
+        elif letter.fault == "busy" or self._meter.outages.is_out(self._place):
             self._fail(letter, StoreBusy("the server does not answer"))
         else:
             self._execute(letter)
@@ -145,8 +207,8 @@ class FaultyLimiter:
     async def return_unused(self, granted: Granted, unused: int) -> None:
         await self._way.call("return_unused", granted, unused)
 
-    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        await self._way.call("end_calls", asks, holder, count)
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, used: Sequence[int] = ()) -> None:
+        await self._way.call("end_calls", asks, holder, count, used)
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         await self._way.call("renew_calls", asks, holder, count, in_flight_us)
@@ -191,9 +253,29 @@ class FaultyBudgetReads:
         entries: list[JournalEntry] = await self._way.call("reads.journal", name, limit)
         return entries
 
+    async def holds(self, name: str, limit: int = 100) -> list[Hold]:
+        found: list[Hold] = await self._way.call("reads.holds", name, limit)
+        return found
+
+    async def booked(self, budget: str, *, after: BookedPlace = FIRST_BOOKED, limit: int = 100) -> list[Hold]:
+        found: list[Hold] = await self._way.call("reads.booked", budget, after=after, limit=limit)
+        return found
+
+    async def booked_for(self, prefix: str, limit: int = 100) -> list[Hold]:
+        found: list[Hold] = await self._way.call("reads.booked_for", prefix, limit)
+        return found
+
+    async def reserved(self, prefix: str) -> list[str]:
+        ids: list[str] = await self._way.call("reads.reserved", prefix)
+        return ids
+
     async def audit(self) -> Audit:
         audit: Audit = await self._way.call("reads.audit")
         return audit
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        wait_us: int = await self._way.call("reads.wait_us", charges)
+        return wait_us
 
 
 class FaultyLedger:
@@ -212,9 +294,17 @@ class FaultyLedger:
         may_call: bool = await self._way.call("dispatch", id)
         return may_call
 
-    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
-        crossed: Crossed = await self._way.call("settle", id, actuals)
+    async def settle(self, id: str, actuals: Mapping[str, int], *, owner: str | None = None) -> Crossed:
+        crossed: Crossed = await self._way.call("settle", id, actuals, owner=owner)
         return crossed
+
+    async def post(self, holds: Sequence[HoldRequest], settlements: Sequence[SettleHoldRequest]) -> Posted:
+        posted: Posted = await self._way.call("post", holds, settlements)
+        return posted
+
+    async def correct(self, id: str, actuals: Mapping[str, int], evidence: Evidence) -> tuple[Correction, ...]:
+        corrections: tuple[Correction, ...] = await self._way.call("correct", id, actuals, evidence)
+        return corrections
 
     async def void(self, id: str) -> bool:
         is_void: bool = await self._way.call("void", id)
@@ -223,10 +313,6 @@ class FaultyLedger:
     async def expire(self, limit: int) -> Expired:
         expired: Expired = await self._way.call("expire", limit)
         return expired
-
-    async def wait_us(self, charges: Sequence[Charge]) -> int:
-        wait_us: int = await self._way.call("wait_us", charges)
-        return wait_us
 
     async def prune(self, keep_us: int, limit: int) -> int:
         pruned: int = await self._way.call("prune", keep_us, limit)

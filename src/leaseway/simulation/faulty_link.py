@@ -16,18 +16,20 @@ from leaseway.domain.lane import LaneCount
 from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
 from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
+from leaseway.ports.history import HistoryStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
-from leaseway.ports.notifications import Notifications
+from leaseway.ports.pool_board import PoolBoard
 from leaseway.ports.reads import Inspection, JobReads
-from leaseway.simulation.loop import run_now
+from leaseway.ports.store import Notifications
+from leaseway.ports.workers import WorkerRegistry
 from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Commit
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.trace import brief
 from leaseway.simulation.world import SimulatedWorld
-from leaseway.stores.sqlite.store import SqliteStore
-from leaseway.stores.unsupported import UnsupportedKeys, UnsupportedSessions
+from leaseway.stores.keys import UnsupportedKeys, UnsupportedSessions
+from leaseway.virtual_time.loop import run_now
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,19 +58,15 @@ class FaultyLink:
     """One process's own connection to the database file."""
 
     def __init__(self, universe: SimulatedWorld, process: Process) -> None:
-        self._universe = universe
-        self._process = process
+        self._universe, self._process = universe, process
         self._chance = universe.streams.of(f"link {process.name}")
         self._blocking = universe.streams.of(f"blocked {process.name}")
         self._sql = Statements(universe.sql)
         self._burst_until = 0.0
-        self.store = SqliteStore(
-            universe.path, universe.now_us, durable=False, inline=True, sql=self._sql, random=self._chance.random
-        )
+        self.store = universe.store(self._sql)
 
     def open(self) -> None:
         run_now(self.store.open())
-        self._universe.at_the_end.append(self.store.close)
 
     # -- request ---------------------------------------------------------------------------------------------------
 
@@ -256,8 +254,7 @@ def disk_full() -> sqlite3.OperationalError:
 
 class FaultyJobs:
     def __init__(self, link: FaultyLink) -> None:
-        self._link = link
-        self._port = link.store.jobs
+        self._link, self._port = link, link.store.jobs
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return await self._link.call(self._port.submit, jobs)
@@ -283,14 +280,19 @@ class FaultyJobs:
 
 class FaultyOperations:
     def __init__(self, link: FaultyLink) -> None:
-        self._link = link
-        self._port = link.store.operations
+        self._link, self._port = link, link.store.operations
 
     async def cancel(self, job: JobId) -> CancelResult:
         return await self._link.call(self._port.cancel, job)
 
     async def retry(self, which: JobFilter, limit: int) -> list[JobId]:
         return await self._link.call(self._port.retry, which, limit)
+
+    async def run_now(self, which: JobFilter, limit: int) -> list[JobId]:
+        return await self._link.call(self._port.run_now, which, limit)
+
+    async def open_lanes(self, name: str, limit: int, tenant: str | None = None) -> int:
+        return await self._link.call(self._port.open_lanes, name, limit, tenant)
 
     async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
         return await self._link.call(self._port.discard, which, limit)
@@ -301,29 +303,32 @@ class FaultyOperations:
 
 class FaultyReads:
     def __init__(self, link: FaultyLink) -> None:
-        self._link = link
-        self._port = link.store.reads
+        self._link, self._port = link, link.store.reads
 
     async def job(self, job: JobId) -> Job | None:
         return await self._link.call(self._port.job, job)
 
-    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
-        return await self._link.call(self._port.jobs, which, before=before, limit=limit)
+    async def jobs(
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, bytes_max: int | None = None
+    ) -> list[Job]:
+        return await self._link.call(self._port.jobs, which, before=before, limit=limit, bytes_max=bytes_max)
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
         return await self._link.call(self._port.errors, job)
 
-    async def lanes(self) -> Sequence[LaneCount]:
-        return await self._link.call(self._port.lanes)
+    async def lanes(self, tenant: str | None = None) -> Sequence[LaneCount]:
+        return await self._link.call(self._port.lanes, tenant)
 
     async def now(self) -> Instant:
         return await self._link.call(self._port.now)
 
+    async def locked_by(self, job: JobId) -> str | None:
+        return await self._link.call(self._port.locked_by, job)
+
 
 class FaultySchedules:
     def __init__(self, link: FaultyLink) -> None:
-        self._link = link
-        self._port = link.store.schedules
+        self._link, self._port = link, link.store.schedules
 
     async def declare(self, schedules: Sequence[Schedule]) -> None:
         await self._link.call(self._port.declare, schedules)
@@ -340,8 +345,7 @@ class FaultySchedules:
 
 class FaultyTenants:
     def __init__(self, link: FaultyLink) -> None:
-        self._link = link
-        self._port = link.store.tenants
+        self._link, self._port = link, link.store.tenants
 
     async def set(self, tenant: Tenant) -> None:
         await self._link.call(self._port.set, tenant)
@@ -355,8 +359,7 @@ class FaultyTenants:
 
 class SimulatedNotifications:
     def __init__(self, universe: SimulatedWorld, process: Process) -> None:
-        self._universe = universe
-        self._process = process
+        self._universe, self._process = universe, process
 
     async def wait(self, seconds: float) -> bool:
         return await self._universe.notifier.wait(self._process, seconds)
@@ -375,6 +378,9 @@ class FaultyStore:
         self.notifications: Notifications = SimulatedNotifications(universe, process)
         self.inspection: Inspection | None = None
         self.pauses: LanePauses | None = None
+        self.workers: WorkerRegistry | None = None
+        self.history: HistoryStore | None = None
+        self.pools: PoolBoard | None = None
         self.blocking: BlockingSubmission | None = None
         self.transactional: TransactionalSubmission | None = None
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from leaseway.domain.ids import JobId
+from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.simulation import coverage
 from leaseway.simulation.oracles import imbalances, wrongs
 from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Commit, Promises, Run, StoredRows
-from leaseway.worker.loop import WorkerSummary
+from leaseway.worker.environment import WorkerSummary
 
 TOLD_SECONDS_MAX = 1.0
 """A healthy worker tells a handler within this time that its lease is lost."""
@@ -62,7 +62,7 @@ class Judge:
     # -- handlers ---------------------------------------------------------------------------------------------------
 
     def started(self, process: Process, job: JobId, fence: int, attempt: int) -> Run:
-        """I1, I6: a lease is executed once, by the process that it was granted to."""
+        """I1, I6: a lease is executed once, by the process that it was granted to, and not begun when it is over."""
         run = Run(process, job, fence, attempt, process.loop.time())
         if process.is_dead:
             return run  # the rest of its last instant, which no other process can observe
@@ -72,6 +72,8 @@ class Judge:
             self.accuse([f"I1 {process.name} runs job {job} fence {fence}, which was not granted to it"])
         elif grant.ended_at is not None and not grant.was_taken_back:
             self.accuse([f"I1 {process.name} runs job {job} fence {fence}, which it had given back"])
+        elif (over := run.started_at - grant.renewed_at - grant.lease_us / SECOND_US) >= 0:
+            self.accuse([f"I1 {process.name} begins job {job} on a lease that ended {over:.3f} s ago"])
         if fence in book.runs:
             self.accuse([f"I1 job {job} fence {fence} runs twice"])
         book.runs[fence] = run

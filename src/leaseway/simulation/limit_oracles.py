@@ -3,73 +3,66 @@
 L1  no window has more arrivals at the provider than the limit allows         provider.py
 L2  no more calls are in flight than the limit allows                         provider.py
 L3  no call is sent while the provider has asked clients to wait              provider.py
+L5  no call is sent while a circuit breaker is open, and one as its probe     provider.py
 L4  the id of a hold stands for one call                                      provider.py
 B1  the true cost of calls stays within the budget of each window
 B2  at the end nothing is held, and no balance is lower than the true cost
 T1  no more jobs of a tenant run at the same time than its cap allows
 T2  no more jobs of a tenant start in a window than its cap allows
+B3  a worker that lives settles every call that it has made, however long the ledger was away
 W1  waiting costs no attempt and fails no job
+W2  no handler waits for a limiter or a ledger that cannot be reached longer than its patience
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
 from random import Random
 from typing import Any
 
-from msgspec import Struct
-
-from leaseway.domain.budgets.budget import BudgetDefinition, HoldBooked, HoldDenied, HoldGranted, HoldUsed
+from leaseway.domain.budgets.balances import Evidence
+from leaseway.domain.budgets.budget import HoldBooked, HoldDenied, HoldGranted
 from leaseway.domain.budgets.calendar_windows import CalendarWindow
-from leaseway.domain.budgets.holds import OPEN
-from leaseway.domain.budgets.holds import HoldState as HoldState
+from leaseway.domain.budgets.holds import OPEN, HoldState
+from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Token
 from leaseway.domain.job import State
 from leaseway.domain.limits.buckets import Granted, Wait
-from leaseway.domain.limits.limit import LimitDefinition
+from leaseway.domain.outcome import Deferred
 from leaseway.domain.tenant import Tenant
-from leaseway.simulation.loop import run_now
+from leaseway.simulation.faulty_limits import LimitSettings, Outages
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.promises import LEASED, Commit, Run
 from leaseway.simulation.provider import SimulatedProvider, Temper
 from leaseway.simulation.swarm import CALM, FaultRates
+from leaseway.simulation.trace import brief_answer, brief_call
 from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
-from leaseway.stores.sqlite.store import SqliteStore
-from leaseway.worker.attempt import Attempt
+from leaseway.stores.sqlite.database import statements
+from leaseway.virtual_time.loop import run_now
 from leaseway.worker.context import Context
+from leaseway.worker.settle import Attempt
 
-OUTAGE_SECONDS = (0.3, 3.0)
+WAITS_MAX = 3
+"""A call waits for the limiter, then for the ledger, then for the limiter again if its permit has expired."""
+ANSWER_SECONDS = 2.5
+"""The longest time that calls on their way prolong a wait."""
 IN_FLIGHT_GRACE_SECONDS = 4.0
 UNKEPT_SECONDS = 0.3
 """A renewal of in-flight calls that takes longer than this is late."""
 IDLE_SECONDS = 1.5
+RECOVERY_SECONDS = 6.0
+"""For this time after a fault, a process may still wait for a reply or before a retry."""
 HOUR_US = 3_600 * SECOND_US
 SKIPS_MAX = 20
 LOST_SECONDS_MIN = 3.0
-"""The minimum time between two restarts that lose all state: workers that declare their definitions again need one
-success in between.
-"""
-
-
-class LimitSettings(Struct, frozen=True):
-    """The limits of the provider, the budgets, and the caps of tenants."""
-
-    limits: Mapping[str, LimitDefinition]
-    budgets: Mapping[str, BudgetDefinition]
-    tenants: Mapping[str, Tenant]
-    temper: Temper
-    faults: FaultRates
-    """Fault rates on the links to the limiter and to the ledger."""
-    restart_every: float
-    limiter_outage_every: float
-    ledger_outage_every: float
-    hold_seconds: float
+"""Between two restarts that lose all state, in which workers must succeed to declare their definitions again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +85,12 @@ class Meter:
         temper = terms.temper if universe.is_faulty else Temper()
         chance = universe.streams.of("provider")
         self.provider = SimulatedProvider(universe.loop, chance, universe.judge, temper, terms.limits, self.charged)
-        self._out_until = {"limiter": 0.0, "ledger": 0.0}
+        self.outages = Outages(universe.loop.time)
+        self._calm_at = float("inf")
+        self._holders: dict[str, Process] = {}
+        """By hold: the process that placed it."""
+        self._true_micros: dict[str, int] = {}
+        """By hold: what the provider has charged."""
         self._windows: dict[str, dict[str, CalendarWindow]] = {}
         """By hold and by budget: the window in which the ledger booked it."""
         self._spent: dict[tuple[str, CalendarWindow], int] = defaultdict(int)
@@ -109,20 +107,16 @@ class Meter:
 
     def _new_limiter(self) -> MemoryLimiter:
         limiter = MemoryLimiter(self.universe.now_us, in_flight_grace_us=int(IN_FLIGHT_GRACE_SECONDS * SECOND_US))
-        run_now(
-            limiter.definitions.declare(
-                [tenant.definition() for tenant in self.terms.tenants.values() if tenant.is_capped]
-            )
-        )
+        capped = [tenant.definition() for tenant in self.terms.tenants.values() if tenant.is_capped]
+        run_now(limiter.definitions.declare(capped))
         return limiter
 
     def agree(self) -> None:
         """Declares tenants before any job is submitted."""
-        store = SqliteStore(self.universe.path, self.universe.now_us, durable=False, inline=True)
+        store = self.universe.store(statements())
         run_now(store.open())
         for tenant in self.terms.tenants.values():
             run_now(store.tenants.set(tenant))
-        run_now(store.close())
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
@@ -157,30 +151,45 @@ class Meter:
 
     def _outage(self, place: str) -> Callable[[Random], None]:
         def strike(chance: Random) -> None:
-            seconds = chance.uniform(*OUTAGE_SECONDS)
-            self._out_until[place] = self.universe.loop.time() + seconds
+            seconds = chance.uniform(*self.terms.outage_seconds)
+            self.outages.begin(place, seconds)
             self.universe.books.reach(f"the {place} was out for a while")
             self.universe.note(place, f"is out for {seconds:.3f} s")
 
         return strike
 
-    def is_out(self, place: str) -> bool:
-        return self.universe.loop.time() < self._out_until[place]
+    @contextmanager
+    def waiting(self, process: Process) -> Iterator[None]:
+        """W2: a handler waits for the permit and the hold of one call."""
+        begun = self.universe.loop.time()
+        try:
+            yield
+        except Deferred:
+            if self.outages.is_any_out:
+                self.universe.books.reach("a handler gave up waiting in an outage")
+            raise
+        finally:
+            most = WAITS_MAX * self.terms.patience_seconds + ANSWER_SECONDS
+            for place, waited in self.outages.within(begun):
+                if waited > most and process.is_up and process.frozen_until < begun:
+                    self._accuse(f"W2 {process.name} waited {waited:.1f} s for the {place}, and may wait {most:.1f} s")
 
     def calm(self) -> None:
         self.faults = FaultRates(latency_seconds=self.faults.latency_seconds)
         self.provider.temper = Temper()
-        self._out_until = dict.fromkeys(self._out_until, 0.0)
+        self.outages.end()
+        self._calm_at = self.universe.loop.time()
+        self._idle_since = self.universe.loop.time() + RECOVERY_SECONDS
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def execute(self, process: Process, place: str, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Execute one call at one instant, and record the situations that it reaches."""
-        if (place, verb) == ("ledger", "settle"):
-            self._note_settle(args[0])
+        for settled in args[1] if verb == "post" else ():
+            self._note_settle(settled.id)
         answer = run_now(attrgetter(verb)(self.limiter if place == "limiter" else self.ledger)(*args, **kwargs))
-        self.universe.note(process.name, f"{place} {verb} {brief(verb, args)} -> {told(answer)}")
-        see = getattr(self, f"_saw_{verb}", None)
+        self.universe.note(process.name, f"{place} {verb} {brief_call(verb, args)} -> {brief_answer(answer)}")
+        see = getattr(self, f"_saw_{verb.rpartition('.')[2]}", None)
         if see is not None:
             see(process, args, answer)
         return answer
@@ -188,13 +197,12 @@ class Meter:
     def _saw_acquire(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         match answer:
             case Wait(why=why):
-                self.universe.books.reach(
-                    "a concurrency limit was reached" if "concurrency" in why else "a limit had no permit"
-                )
+                is_counted = "concurrency" in why
+                self.universe.books.reach("a concurrency limit was reached" if is_counted else "a limit had no permit")
             case Granted(count=count) if count > 1:
                 self.universe.books.reach("permits were taken in advance")
 
-    def _saw_return_unused(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
+    def _saw_return_unused(self, *_: Any) -> None:
         self.universe.books.reach("unused permits were returned")
 
     def _saw_renew_calls(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
@@ -204,21 +212,26 @@ class Meter:
 
     def _saw_observe(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         (notice,) = args
-        if notice.throttled and notice.retry_after_us is not None:
-            self.universe.books.reach("a refusal was told to everybody")
-            self.provider.told(notice.name, notice.limit, notice.retry_after_us)
+        self.provider.told(notice)
 
     def _saw_hold(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         id_, lines, _ = args
         match answer:
             case HoldGranted(windows=windows):
+                self._holders[id_] = process
+                if self.ledger._state.holds[id_].owner != id_.split(":")[-2]:
+                    self.universe.books.reach("a later delivery used a hold that was reserved before")
                 self._windows[id_] = {charge.name: window for (charge, _), window in zip(lines, windows, strict=True)}
             case HoldBooked():
                 self.universe.books.reach("a cost was booked in a later window")
-            case HoldUsed():
-                self.universe.books.reach("a call had been made under the id of a hold")
             case HoldDenied():
                 self.universe.books.reach("a budget denied a hold")
+
+    def _saw_post(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
+        for request, each in zip(args[0], answer.holds, strict=True):
+            self._saw_hold(process, (request.id, request.lines, request.ttl_us), each)
+        if len(args[0]) + len(args[1]) > 1:
+            self.universe.books.reach("several calls shared one transaction of the ledger")
 
     def _saw_wait_us(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         if answer:
@@ -239,6 +252,7 @@ class Meter:
 
     def charged(self, hold: str, micros: int) -> None:
         """B1: record the true cost of a call."""
+        self._true_micros[hold] = micros
         for charge, _ in self.provider.lines[hold]:
             window = self._windows[hold][charge.name]
             self._spent[charge.name, window] += micros
@@ -281,8 +295,7 @@ class Meter:
         process, since = sitting.process, sitting.started_at - IN_FLIGHT_GRACE_SECONDS
         if not process.is_up or sitting.ctx._attempt.stop is not None:
             return True
-        was_unkept = self._is_unkept(process) or self._unkept_until.get(process, -1.0) >= since
-        return was_unkept or process.frozen_until >= since
+        return self._is_unkept(process) or max(self._unkept_until.get(process, -1.0), process.frozen_until) >= since
 
     def keeps(self, process: Process) -> None:
         """A renewal of in-flight calls is sent."""
@@ -321,22 +334,32 @@ class Meter:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def pass_time(self) -> float:
-        """If no worker is active and jobs wait for the next window, advance the clock to it. Returns the seconds
-        skipped.
-        """
+        """If no worker is active and all jobs wait for the next window, skip to it. Returns the seconds skipped."""
         universe, now = self.universe, self.universe.loop.time()
         is_busy = self.provider.under_way or any(each.process.is_up for each in self._sittings)
-        if is_busy or any(row.state == LEASED for row in universe.table.rows.values()):
-            self._idle_since = now
-        if now - self._idle_since < IDLE_SECONDS or self.skips >= SKIPS_MAX:
+        is_leased = any(row.state == LEASED for row in universe.table.rows.values())
+        if is_busy or is_leased or self.has_recovering:
+            self._idle_since = max(self._idle_since, now)
+        is_idle = now - self._idle_since >= IDLE_SECONDS and not universe.table.starts_soon(universe.now_us())
+        if not is_idle or self.skips >= SKIPS_MAX:
             return 0.0
         self.skips += 1
-        self._idle_since = now
         return self.skip_to(universe.now_us() // HOUR_US * HOUR_US + HOUR_US - SECOND_US)
+
+    @property
+    def has_recovering(self) -> bool:
+        """Whether a process may not have recovered from a fault.
+
+        No process runs while time is skipped. A process that holds something then would lose it, like a frozen one.
+        """
+        now = self.universe.loop.time()
+        up = (process for process in self.universe.processes if process.is_up)
+        return any(not process.was_swift(now - RECOVERY_SECONDS, now) for process in up)
 
     def skip_to(self, instant: int) -> float:
         seconds = max(instant - self.universe.now_us(), 0) / SECOND_US
         self.universe.loop.skip(seconds)
+        self._idle_since = self.universe.loop.time()  # the skipped time does not count as idle
         self.universe.note("world", f"{seconds:.3f} s pass")
         return seconds
 
@@ -348,41 +371,28 @@ class Meter:
         open_ = [hold.id for hold in self.ledger._state.holds.values() if hold.state in OPEN]
         if open_:
             self._accuse(f"B2 still held, and no worker settles or expires it: {', '.join(open_)}")
+        self._correct_captured()
         booked = {(each.name, each.window): each.balance for each in run_now(self.ledger.reads.balances(since=0))}
         for place, micros in self._spent.items():
             if booked[place].spent_micros < micros:
-                name, window = place
-                self._accuse(f"B2 {name} {window.label} says {booked[place].spent_micros}, and {micros} were spent")
+                says = f"{place[0]} {place[1].label} says {booked[place].spent_micros}"
+                self._accuse(f"B2 {says}, and {micros} were spent")
         for wrong in run_now(self.ledger.reads.audit()).wrong():
             self._accuse(f"B2 {wrong}: books, journal and holds do not agree")
+
+    def _correct_captured(self) -> None:
+        """An operator corrects what was captured by the provider's records. Another one tries to correct it again."""
+        for hold in [each.id for each in self.ledger._state.holds.values() if each.state is HoldState.CAPTURED]:
+            holder = self._holders[hold]
+            if hold in self.provider.lines and not holder.is_dead and (holder.draining_at or inf) > self._calm_at:
+                self._accuse(f"B3 {hold} was captured, though {holder.name} lives and knows its cost")
+            self.universe.books.reach("a captured hold was corrected")
+            run_now(self.ledger.correct(hold, {"usd": self._true_micros.get(hold, 0)}, Evidence("operator")))
+            with suppress(BadValue):
+                run_now(self.ledger.correct(hold, {"usd": 0}, Evidence("another")))
 
     def _accuse(self, wrong: str) -> None:
         self.universe.judge.accuse([wrong])
 
 
 METER: ContextVar[Meter] = ContextVar("METER")
-
-
-def told(answer: Any) -> str:
-    """A short form of an answer, for the trace."""
-    match answer:
-        case Granted(count=count):
-            return f"{count}"
-        case Wait(wait_us, name, why):
-            return f"wait {wait_us} us, {name}: {why}"
-        case HoldGranted(windows=windows):
-            return f"held {windows[0].label}"
-        case int() | None | HoldBooked() | HoldUsed() | HoldDenied():
-            return str(answer)
-    return ""
-
-
-def brief(verb: str, args: tuple[Any, ...]) -> str:
-    match verb:
-        case "acquire" | "end_calls" | "renew_calls" | "levels":
-            return " ".join(f"{ask.name}*{ask.cost}" for ask in args[0]) + "".join(f" {each}" for each in args[1:])
-        case "hold" | "settle" | "tell":
-            return str(args[0])
-        case "give_back":
-            return f"{' '.join(ask.name for ask in args[0].asks)} {args[1]}"
-    return ""

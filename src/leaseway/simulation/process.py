@@ -5,15 +5,18 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId
-from leaseway.simulation.loop import HostLoop, SimLoop
+from leaseway.simulation.loop import HostLoop
 from leaseway.system import base32
+from leaseway.virtual_time.loop import SimLoop
 
 if TYPE_CHECKING:
     from leaseway.worker.loop import Worker
 
+HANDLER_TASK = "Slots._run"
+"""The coroutine in which a worker runs one handler."""
 FAILURES_EXCUSE = 3
 BACKOFF_SECONDS = 2.5
 """A worker waits up to two seconds before it repeats a call that failed several times in a row."""
@@ -59,6 +62,17 @@ class Process:
         self.loop.freeze()
         self.suffer(seconds)
         self.world.call_later(seconds, self._thaw)
+
+    def freeze_at_start(self, seconds: float, note: Callable[[], object]) -> None:
+        """SIGSTOP at the worst moment: after the task of the next handler is created, before its first step."""
+
+        def freeze(coroutine: Any) -> None:
+            if coroutine.__qualname__ == HANDLER_TASK:
+                self.loop.on_task = None
+                self.freeze(seconds)
+                note()
+
+        self.loop.on_task = freeze
 
     def crash(self) -> None:
         """kill -9: no code of the process runs any more."""

@@ -1,17 +1,92 @@
-"""What the store has promised to its callers, recorded outside the store so that the oracles can compare."""
+"""What the store holds, and what it has promised to its callers, recorded outside the store so that the oracles can
+compare."""
 
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from leaseway.domain.exchange import Exchange, ExchangeReply
-from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.ids import SECOND_US, Instant, JobId, Token
 from leaseway.domain.job import Settlement, State, Submitted
 from leaseway.simulation.process import Process
+from leaseway.stores.sqlite.connection import Connection, Work, commit_all
+from leaseway.stores.sqlite.errors import translate_error
+from leaseway.stores.sqlite.schema import migrate
+
+T = TypeVar("T")
 
 READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = "ready", "scheduled", "leased", "done", "failed", "cancelled"
 STATES = (READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED)
+PATH = ":memory:"
+STATEMENTS_MAX = 512
+"""How many compiled statements are kept; the store has about a hundred."""
+
+
+class SharedDatabase(Connection):
+    """One SQLite database in memory, which all processes of a simulated world share.
+
+    A call is executed at one instant of virtual time, so no two transactions overlap, and one connection serves all
+    processes: it compiles each statement once. What separates processes on a machine (locks, snapshots and the identity
+    of a file) is tested with real files, by the contract suite, tests/faults and `./dev chaos`.
+
+    Closing a store leaves it open, for the other processes and for the oracles.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PATH, lambda: 0.0, inline=True)
+        self.sqlite = sqlite3.connect(PATH, isolation_level=None, cached_statements=STATEMENTS_MAX)
+
+    @property
+    def version(self) -> int:
+        """It grows with every row that is written."""
+        return self.sqlite.total_changes
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def dispose(self) -> None:
+        self.sqlite.close()
+
+    async def write(self, work: Work[T]) -> T:
+        try:
+            self.sqlite.execute("BEGIN IMMEDIATE")
+            (answer,) = commit_all(self.sqlite, [work])
+        except sqlite3.Error as error:
+            raise translate_error(error, self.path) from error
+        return answer  # type: ignore[no-any-return]
+
+    async def read(self, work: Work[T]) -> T:
+        version = self.version
+        try:
+            answer = work(self.sqlite)
+        except sqlite3.Error as error:
+            raise translate_error(error, self.path) from error
+        if self.version != version:
+            raise RuntimeError("a statement of a read has written; on a file it would fail")
+        return answer
+
+
+@contextmanager
+def new_jobs_database() -> Iterator[SharedDatabase]:
+    """With the current schema and without jobs. It is gone after the block."""
+    database = SharedDatabase()
+    try:
+        empty_jobs_database().backup(database.sqlite)
+        yield database
+    finally:
+        database.dispose()
+
+
+@cache
+def empty_jobs_database() -> sqlite3.Connection:
+    connection = sqlite3.connect(PATH, isolation_level=None, check_same_thread=False)
+    migrate(connection, PATH)
+    return connection
 
 
 class StoredJob(NamedTuple):
@@ -43,19 +118,23 @@ Rows = dict[JobId, StoredJob]
 
 SELECT_JOBS = f"SELECT {', '.join(StoredJob._fields)} FROM jobs ORDER BY seq"
 SELECT_LANES = "SELECT id, ready, scheduled, leased, done, failed, cancelled FROM lanes"
+SELECT_NEXT_START = """
+    SELECT min(max(run_at, coalesce(closed_until, 0))) FROM jobs JOIN lanes ON lanes.id = lane
+     WHERE state IN ('ready', 'scheduled')"""
+SOON_US = 6 * SECOND_US
 
 
 class StoredRows:
-    """The jobs in the file, read again only after a write."""
+    """The jobs in the database, read again only after a write."""
 
-    def __init__(self, path: str) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
+    def __init__(self, database: SharedDatabase) -> None:
+        self._database, self._connection = database, database.sqlite
         self._version = -1
         self.rows: Rows = {}
 
     def refresh(self) -> list[JobId]:
         """Read the current rows; returns the jobs that are new or changed."""
-        ((version,),) = self._connection.execute("PRAGMA data_version").fetchall()
+        version = self._database.version
         if version == self._version:
             return []
         self._version = version
@@ -69,6 +148,11 @@ class StoredRows:
             self.rows[known.id] = known
         return changed
 
+    def starts_soon(self, now: Instant) -> bool:
+        """Whether a job that waits is due in an open lane within the longest window of a limit."""
+        ((at,),) = self._connection.execute(SELECT_NEXT_START).fetchall()
+        return at is not None and at < now + SOON_US
+
     def counters(self) -> dict[int, tuple[int, ...]]:
         """The counters that the lanes store."""
         return {lane: tuple(counts) for lane, *counts in self._connection.execute(SELECT_LANES).fetchall()}
@@ -79,9 +163,6 @@ class StoredRows:
         for row in self.rows.values():
             counts.setdefault(row.lane, [0] * 6)[STATES.index(row.state)] += 1
         return {lane: tuple(found) for lane, found in counts.items()}
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 @dataclass(slots=True)
@@ -94,6 +175,9 @@ class Grant:
     process: Process
     granted_at: float
     until: Instant
+    lease_us: int
+    renewed_at: float
+    """When the store last granted or renewed it."""
     ended_at: float | None = None
     was_taken_back: bool = False
 
@@ -271,17 +355,17 @@ class Promises:
         book, row = self.jobs[job], commit.after[job]
         until = row.until or 0
         if book.current is not None and (book.current.token, book.current.fence) == row_lease(row):
-            book.current.until = until
+            book.current.until, book.current.renewed_at = until, commit.at
             return
         book.claims += 1
         book.attempts += 1
         # Granted again under the same token: a settlement of the first lease would end this one, too.
         book.accepted.discard(token)
-        book.current = Grant(job, token, row.fence, commit.process, commit.at, until)
+        book.current = Grant(job, token, row.fence, commit.process, commit.at, until, row.lease_us, commit.at)
         book.grants[row.fence] = book.current
 
     def _keep_renewals(self, commit: Commit) -> None:
         for held in commit.args[0]:
             grant = self.jobs[held.id].current
             if held.id not in commit.answer.lost and grant is not None:
-                grant.until = commit.now + held.lease_us
+                grant.until, grant.renewed_at = commit.now + held.lease_us, commit.at

@@ -1,9 +1,9 @@
 """The provider that metered jobs call. It counts requests itself, independently of limits and budgets.
 
 A request takes up to half of the delay that its limits allow for. Every arrival is logged, and the log is the oracle:
-never more arrivals than the rate in any window, never more calls in flight than allowed, and no call after a refusal
-before the time that the refusal named. Some calls are refused, and some replies are lost; the cost of a call is booked
-all the same.
+never more arrivals than the rate in any window, never more calls in flight than allowed, no call after a refusal
+before the time that the refusal named, and none while a circuit breaker is open. Some calls are refused, and some
+replies are lost; the cost of a call is booked all the same. In some worlds the provider is down for a while.
 """
 
 import asyncio
@@ -18,11 +18,19 @@ from msgspec import Struct
 from leaseway.domain.budgets.budget import MICRO
 from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, permit_lease_us, wire_delay_us
+from leaseway.domain.limits import breaker
+from leaseway.domain.limits.buckets import Notice
+from leaseway.domain.limits.limit import (
+    CONCURRENCY_ONLY_US,
+    LimitDefinition,
+    PermitRequest,
+    permit_lease_us,
+    wire_delay_us,
+)
 from leaseway.simulation.judge import Judge
-from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Promises
+from leaseway.virtual_time.loop import SimLoop
 
 WORK_SECONDS_MAX = 0.3
 BACK_SECONDS_MAX = 0.02
@@ -32,7 +40,7 @@ WAY_SECONDS_MAX = 0.1
 """For calls without a limit, whose delay is not bounded."""
 RETRY_AFTER_SECONDS = (0.4, 1.5, 4.0, 12.0)
 """The longest is more than a handler waits for in place."""
-REFUSED, UNHEARD, FINE = 429, 0, 200
+REFUSED, UNHEARD, FINE, DOWN = 429, 0, 200, 500
 
 
 class Temper(Struct, frozen=True):
@@ -40,6 +48,8 @@ class Temper(Struct, frozen=True):
 
     refuses: float = 0.0
     loses: float = 0.0
+    down: tuple[float, float] = (0.0, 0.0)
+    """From when until when it fails to serve any call."""
 
 
 class ProviderReply(Struct, frozen=True):
@@ -68,6 +78,12 @@ class Log:
     under_way: int = 0
     closed: list[tuple[float, float]] = field(default_factory=list)
     """Spans in which calls are refused, each from the moment at which every client can know of it."""
+    circuit: int = 0
+    """How often the circuit breaker must have changed its state. It opens with the first failure in these worlds."""
+    is_open: bool = False
+    open_span: tuple[float, float] = (0.0, 0.0)
+    """From the moment at which every client can know that the breaker is open, until its first probe."""
+    probes: list[float] = field(default_factory=list)
 
 
 class SimulatedProvider:
@@ -120,6 +136,11 @@ class SimulatedProvider:
         for ask in request.asks:
             self._log(ask, request)
         self._charge_once(request)
+        down_since, down_until = self.temper.down
+        if down_since <= self._loop.time() < down_until:
+            self._books.reach("the provider was down")
+            self._finish(request, ProviderReply(DOWN, {}, Decimal(0)))
+            return
         is_refused = bool(request.asks) and self._chance.random() < self.temper.refuses
         if is_refused:
             self._books.reach("the provider refused a call")
@@ -171,19 +192,47 @@ class SimulatedProvider:
             self._judge.accuse(
                 [f"L2 {log.under_way} calls at once for {ask.name}, {definition.concurrency} are allowed"]
             )
+        self._judge_breaker(log, ask.name, request)
         for begin, close in log.closed:
             if begin < request.sent_at < close:
                 self._judge.accuse(
                     [f"L3 {request.process.name} called {ask.name}, which is closed for {close - now:.1f} s"]
                 )
 
-    def told(self, name: str, limit: str, retry_after_us: int) -> None:
-        """L3: the limiter has learned of a refusal. Permits that workers already hold may still be used."""
-        definition, now = self._limits[limit], self._loop.time()
+    def _judge_breaker(self, log: Log, name: str, request: ProviderRequest) -> None:
+        known_at, probed_at = log.open_span
+        if not log.is_open or request.sent_at <= known_at:
+            return
+        log.probes.append(request.sent_at)
+        recent = [at for at in log.probes if at > request.sent_at - breaker.PROBE_US_MIN / SECOND_US]
+        if request.sent_at < probed_at or len(recent) > 1:
+            self._judge.accuse([f"L5 {request.process.name} called {name}, whose circuit breaker is open"])
+
+    def told(self, notice: Notice) -> None:
+        """The limiter has learned what a reply said. Permits that workers already hold may still be used."""
+        definition, now = self._limits.get(notice.limit), self._loop.time()
+        if definition is None:
+            return
         delays_us = [wire_delay_us(definition, rate) for rate in definition.rates]
-        known_at = now + (permit_lease_us(definition) + min(delays_us, default=0)) / SECOND_US
-        if definition.degraded_share == 0:
-            self._logs.setdefault(name, Log()).closed.append((known_at, now + retry_after_us / SECOND_US))
+        life_us = permit_lease_us(definition) + min(delays_us) if delays_us else CONCURRENCY_ONLY_US
+        known_at, log = now + life_us / SECOND_US, self._logs.setdefault(notice.name, Log())
+        if notice.throttled and notice.retry_after_us is not None:  # L3
+            self._books.reach("a refusal was told to everybody")
+            if definition.degraded_share == 0:
+                log.closed.append((known_at, now + notice.retry_after_us / SECOND_US))
+        if definition.breaker is not None and notice.circuit == log.circuit:
+            self._told_of_call(log, notice, known_at)
+
+    def _told_of_call(self, log: Log, notice: Notice, known_at: float) -> None:
+        """L5: a failure opens the breaker, again if it was a probe, and an answered probe closes it."""
+        if notice.failed:
+            self._books.reach("a circuit breaker opened")
+            log.circuit, log.is_open = log.circuit + 1, True
+            log.open_span = (known_at, self._loop.time() + breaker.OPEN_US / SECOND_US)
+            log.probes.clear()
+        elif notice.answered and log.is_open:
+            self._books.reach("a probe closed a circuit breaker")
+            log.circuit, log.is_open = log.circuit + 1, False
 
     def forgotten(self) -> None:
         """The limiter has lost its state, and no other part keeps what the provider said."""

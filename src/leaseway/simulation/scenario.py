@@ -1,12 +1,7 @@
 """One run of one seed: a faulty phase, a calm phase in which every job must end, and the report."""
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from random import Random
 
 import msgspec
@@ -17,23 +12,24 @@ from leaseway.domain.schedule import Schedule
 from leaseway.simulation.clients import Client, Intent
 from leaseway.simulation.fleet import SimulatedFleet
 from leaseway.simulation.limit_oracles import Meter
-from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import STATES, StoredJob
+from leaseway.simulation.promises import STATES, SharedDatabase, StoredJob, new_jobs_database
 from leaseway.simulation.swarm import FAULTY_SECONDS, LEASE_SECONDS, Swarm
 from leaseway.simulation.trace import Trace
-from leaseway.simulation.world import START_US, SimulatedWorld
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.worker.environment import WorkerSettings
 
 OUTAGE_SECONDS = (0.3, 2 * LEASE_SECONDS)
 STEP_SECONDS_MAX = 3 * LEASE_SECONDS
+AT_START_SHARE = 0.3
+"""So many pauses begin between the claim of a job and the first line of its handler."""
 
 
 class Nemesis:
     def __init__(self, universe: SimulatedWorld, fleet: SimulatedFleet) -> None:
         self._universe = universe
         self._fleet = fleet
+        self._starts = universe.streams.of("paused at start")
 
     async def rage(self) -> None:
         """Runs until cancelled."""
@@ -68,8 +64,13 @@ class Nemesis:
         if victim is not None and not victim.loop.is_frozen:
             seconds = chance.uniform(*self._universe.swarm.pause_seconds)
             self._universe.books.reach("a worker was paused")
-            self._universe.note(victim.name, f"is paused for {seconds:.3f} s")
-            victim.freeze(seconds)
+            if self._starts.random() < AT_START_SHARE:
+                self._universe.note(victim.name, f"is paused for {seconds:.3f} s when it starts a handler")
+                reach, what = self._universe.books.reach, "a worker was paused before the first line of a handler"
+                victim.freeze_at_start(seconds, lambda: reach(what))
+            else:
+                self._universe.note(victim.name, f"is paused for {seconds:.3f} s")
+                victim.freeze(seconds)
 
     def _drain(self, chance: Random) -> None:
         victim = self._victim(chance)
@@ -207,6 +208,7 @@ class Scenario:
         """No hold stays for ever, even if its owner is gone."""
         meter = self._meter
         if meter is not None and (deadline := meter.last_deadline()):
+            await self._until(lambda: not meter.has_recovering, "I25 a process does not recover from its faults")
             meter.skip_to(deadline)
             await asyncio.sleep(EXPIRE_SECONDS_MAX)
 
@@ -268,16 +270,16 @@ def run_load(
     sql: Mapping[str, str],
     is_faulty: bool = True,
     write: Callable[[str], object] | None = None,
-    look: Callable[[str], object] | None = None,
+    look: Callable[[SharedDatabase], object] | None = None,
     story: "Callable[[SimulatedWorld, Load], Scenario]" = Scenario,
 ) -> SimulationReport:
-    """Run one world to its end. `look` may then read the file before it is removed."""
+    """Run one world to its end. `look` may then read the database before it is gone."""
     trace = Trace(write)
-    with database() as path:
-        universe = SimulatedWorld(seed, swarm, path, sql, trace, is_faulty, load.later_us)
+    with new_jobs_database() as database:
+        universe = SimulatedWorld(seed, swarm, database, sql, trace, is_faulty, load.later_us)
         story(universe, load).run()
         if look is not None:
-            look(path)
+            look(database)
     books = universe.books
     states = [row.state for row in universe.table.rows.values()]
     return SimulationReport(
@@ -289,33 +291,3 @@ def run_load(
         seconds=universe.loop.time(),
         states={state: states.count(state) for state in STATES if state in states},
     )
-
-
-@contextmanager
-def database() -> Iterator[str]:
-    """A file with the current schema, in memory if the machine offers that."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="leaseway-", dir=memory if memory.is_dir() else None))
-    try:
-        path = folder / "jobs.db"
-        path.write_bytes(empty_database())
-        yield str(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@cache
-def empty_database() -> bytes:
-    async def make(path: Path) -> None:
-        store = SqliteStore(str(path), lambda: START_US, durable=False, inline=True)
-        await store.open()
-        await store.close()
-
-    loop = SimLoop()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "jobs.db"
-            loop.run_until_complete(make(path))
-            return path.read_bytes()
-    finally:
-        loop.close()

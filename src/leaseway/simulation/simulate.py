@@ -9,15 +9,16 @@ from msgspec.structs import replace
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.inspection import JobFilter
-from leaseway.domain.job import Job
+from leaseway.domain.job import JobRecord, job_record
 from leaseway.domain.kind import Kind
 from leaseway.simulation.clients import Intent
-from leaseway.simulation.loop import SimLoop
+from leaseway.simulation.promises import SharedDatabase
 from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Streams, draw
 from leaseway.simulation.world import START_US
 from leaseway.stores.sqlite.database import statements
 from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.virtual_time.loop import run_now
 from leaseway.worker.submit import Bound
 
 SUBMIT_SECONDS = 3.0
@@ -32,7 +33,7 @@ class HasKinds(Protocol):
 
 class Simulated(Struct, frozen=True):
     report: SimulationReport
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobRecord, ...]
     """Every job in its final state, children included, in the order of submission."""
 
 
@@ -59,10 +60,12 @@ def simulate(
         for number, job in enumerate(jobs)
     ]
     load = Load(kinds=kinds, plan=plan, queues=used_queues(plan, kinds), calm_seconds_max=CALM_SECONDS_MAX)
-    found: list[Job] = []
-    report = run_load(
-        seed, swarm, load, sql=statements(), is_faulty=faults, write=write, look=lambda path: found.extend(read(path))
-    )
+    found: list[JobRecord] = []
+
+    def look(database: SharedDatabase) -> None:
+        found.extend(read(database))
+
+    report = run_load(seed, swarm, load, sql=statements(), is_faulty=faults, write=write, look=look)
     return Simulated(report, tuple(found))
 
 
@@ -77,16 +80,7 @@ def used_queues(plan: list[Intent], kinds: Mapping[str, Kind]) -> tuple[str, ...
     return tuple(sorted(named | {kind.defaults.queue for kind in kinds.values()}))
 
 
-def read(path: str) -> list[Job]:
-    async def look() -> list[Job]:
-        store = SqliteStore(path, lambda: START_US, durable=False, inline=True)
-        await store.open()
-        found = await store.reads.jobs(JobFilter(), limit=1_000)
-        await store.close()
-        return found[::-1]
-
-    loop = SimLoop()
-    try:
-        return loop.run_until_complete(look())
-    finally:
-        loop.close()
+def read(database: SharedDatabase) -> list[JobRecord]:
+    store = SqliteStore(database.path, lambda: START_US, inline=True, connection=database)
+    found = run_now(store.reads.jobs(JobFilter(), limit=1_000))
+    return [job_record(job) for job in found[::-1]]

@@ -4,8 +4,11 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from leaseway.domain.budgets.budget import HoldBooked, HoldDenied, HoldGranted, HoldUsed
 from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.job import Settlement
+from leaseway.domain.limits.buckets import Granted, Wait
+from leaseway.ports.ledger import Posted
 
 
 class Trace:
@@ -77,3 +80,35 @@ def said(settlement: Settlement) -> str:
 def got(answer: ExchangeReply) -> str:
     leases = " ".join(f"{short(lease.id)}#{lease.fence}" for lease in answer.leases)
     return f"[{leases}] lost {ids(answer.lost)} cancelled {ids(answer.cancelled)}"
+
+
+# -- limits and budgets ---------------------------------------------------------------------------------------------
+
+
+def brief_answer(answer: Any) -> str:
+    """A short form of an answer, for the trace."""
+    match answer:
+        case Granted(count=count):
+            return f"{count}"
+        case Wait(wait_us, name, why):
+            return f"wait {wait_us} us, {name}: {why}"
+        case HoldGranted(windows=windows):
+            return f"held {windows[0].label}"
+        case Posted(holds, settlements):
+            return " ".join([*map(brief_answer, holds), *map(str, settlements)])
+        case int() | None | HoldBooked() | HoldUsed() | HoldDenied():
+            return str(answer)
+    return ""
+
+
+def brief_call(verb: str, args: tuple[Any, ...]) -> str:
+    match verb:
+        case "acquire" | "end_calls" | "renew_calls" | "levels":
+            return " ".join(f"{ask.name}*{ask.cost}" for ask in args[0]) + "".join(f" {each}" for each in args[1:])
+        case "hold" | "settle" | "tell":
+            return str(args[0])
+        case "post":
+            return " ".join(each.id for each in (*args[0], *args[1]))
+        case "give_back":
+            return f"{' '.join(ask.name for ask in args[0].asks)} {args[1]}"
+    return ""

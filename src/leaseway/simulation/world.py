@@ -1,4 +1,4 @@
-"""Everything that the processes of one run share: time, randomness, faults, the file and the observers."""
+"""Everything that the processes of one run share: time, randomness, faults, the database and the observers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -7,13 +7,14 @@ from typing import Any
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.simulation.judge import Judge
-from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import Promises, StoredRows
+from leaseway.simulation.promises import Promises, SharedDatabase, StoredRows
 from leaseway.simulation.swarm import CALM, FaultRates, Streams, Swarm
 from leaseway.simulation.trace import Trace
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.virtual_time.loop import SimLoop
 
 START_US = 1_750_000_000 * SECOND_US
 """15 June 2025, 15:06:40 UTC."""
@@ -24,7 +25,7 @@ class SimulatedWorld:
         self,
         seed: int,
         swarm: Swarm,
-        path: str,
+        database: SharedDatabase,
         sql: Mapping[str, str],
         trace: Trace,
         is_faulty: bool = True,
@@ -37,16 +38,16 @@ class SimulatedWorld:
         self.streams = Streams(seed)
         self.swarm = swarm
         self.faults: FaultRates = swarm.faults if is_faulty else CALM
-        self.path = path
+        self.database = database
         self.sql = sql
         self.trace = trace
         self.chance: Random = self.streams.of("store")
         self.books = Promises()
-        self.table = StoredRows(path)
+        self.table = StoredRows(database)
         self.judge = Judge(self.books, self.table, self.loop.stop)
         self.notifier = SimulatedNotifier(self)
         self.processes: list[Process] = []
-        self.at_the_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.at_the_end: list[Callable[[], object]] = []
         self.is_calm = False
         self._outage_until = 0.0
         self._step_us = later_us
@@ -56,6 +57,10 @@ class SimulatedWorld:
     def now_us(self) -> Instant:
         """The wall clock of the machine, which SQLite uses as the store's clock."""
         return START_US + int(self.loop.time() * SECOND_US) + self._step_us
+
+    def store(self, sql: Mapping[str, str]) -> SqliteStore:
+        """One process's own view of the database."""
+        return SqliteStore(self.database.path, self.now_us, inline=True, sql=sql, connection=self.database)
 
     def process(self, name: str) -> Process:
         """Create a process; names are never reused."""
@@ -85,8 +90,7 @@ class SimulatedWorld:
 
     def close(self) -> None:
         for close in self.at_the_end:
-            self.loop.run_until_complete(close())
-        self.table.close()
+            close()
         self.loop.close()
 
     def note(self, who: str, what: str) -> None:

@@ -1,6 +1,7 @@
-"""The part of a limiter that memory and SQLite share: `domain.limits.buckets` decides, the store reads and writes.
+"""The part of a limiter that memory, SQLite and MongoDB share.
 
-PostgreSQL and Redis implement the same rules in SQL and Lua.
+`domain.limits.buckets` decides, and the store reads and writes. PostgreSQL and Redis implement the same rules in SQL
+and Lua.
 """
 
 from abc import ABC, abstractmethod
@@ -11,10 +12,10 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import UnknownLimit, refuse_stale
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import Acquisition, CallHolder, Granted, Level, Notice, Verdict
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
-from leaseway.domain.limits.sizing import Sizing, size_limit
+from leaseway.domain.limits import buckets, throttling
+from leaseway.domain.limits.buckets import Acquisition, CallHolder, Granted, Notice, Verdict
+from leaseway.domain.limits.level import Level
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Sizing, check_limit, size_limit
 
 FORGET_MAX = 2
 """Number of old levels examined whenever a level is added, so that idle levels do not accumulate."""
@@ -86,17 +87,21 @@ class LimitLevels(ABC):
         for taking in self._known(granted.asks):
             self._note(taking, buckets.credit_unused(taking, self.now, granted, unused))
 
-    def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+    def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, used: Sequence[int]) -> None:
+        amounts = dict(zip(asks, used, strict=False))
         for taking in self._known(asks):
-            self._note(taking, buckets.end_calls(taking.level, holder, count))
+            level = self._current(taking) if taking.sizing.is_metered else taking.level
+            now_ = replace(taking, level=level)
+            self._note(taking, buckets.end_calls(now_, holder, count, amounts.get(taking.ask), self.now))
 
     def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         for taking in self._known(asks):
-            self._note(taking, buckets.renew_calls(self._current(taking), holder, count, self.now + in_flight_us))
+            until = self.now + in_flight_us
+            self._note(taking, buckets.renew_calls(taking, self._current(taking), holder, count, until))
 
     def observe(self, notice: Notice) -> None:
-        for taking in self._known([PermitRequest(notice.name, notice.limit)]):
-            self._note(taking, buckets.apply_notice(taking, notice, self.now, self.since))
+        taking = self._taking(PermitRequest(notice.name, notice.limit))
+        self._note(taking, throttling.apply_notice(taking, notice, self.now, self.since))
 
     def read_levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         return self.now, [self._current(self._taking(ask)) for ask in asks]

@@ -1,1 +1,1 @@
-"""Logging and tracing: log_events and json_logging write log lines, tracing and otel write spans."""
+"""Logging and tracing: log writes log lines, otel writes spans. `wiring` decides whether tracing is on."""

@@ -40,12 +40,47 @@ def job_fields() -> Mapping[str, object]:
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None)
-        said = {"message": record.getMessage()} if fields is None else {"event": record.getMessage(), **fields}
+        event = getattr(record, "event", None) or record.getMessage()
+        said = {"message": record.getMessage()} if fields is None else {"event": event, **fields}
         if record.exc_info:
             said["traceback"] = self.formatException(record.exc_info)
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": time, "level": record.levelname.lower(), "logger": record.name}
         return json.dumps({**line, **job_fields(), **trace_fields(), **said}, default=str)
+
+
+REPEATS_MAX = 20
+REPEATS_SECONDS = 10.0
+KINDS_MAX = 1_000
+NOISY = ("asyncio", "uvicorn", "leaseway.api")
+"""Loggers whose lines clients of the service can cause."""
+
+
+class RepeatFilter(logging.Filter):
+    """Leaves out lines of a kind after the first few, so that no client can fill the disk with them.
+
+    The next line after the interval says how many were left out. Lines of the app's own loggers are not affected.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        """By logger and format: when the interval began, and how many lines there were."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith(NOISY) or record.levelno < logging.WARNING:
+            return True
+        kind = record.name, str(record.msg)[:100]
+        began, count = self._seen.get(kind, (record.created, 0))
+        left_out = 0
+        if record.created - began > REPEATS_SECONDS:
+            left_out, began, count = max(count - REPEATS_MAX, 0), record.created, 0
+        if len(self._seen) >= KINDS_MAX:
+            self._seen.clear()
+        self._seen[kind] = began, count + 1
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out:,} similar lines were left out)", None
+        return count < REPEATS_MAX
 
 
 class NullSpan:
@@ -93,6 +128,8 @@ LEVELS = {
     "attempt_failed": logging.WARNING,
     "lease_lost": logging.WARNING,
     "settlement_refused": logging.WARNING,
+    "undecryptable": logging.WARNING,
+    "key_left_pool": logging.ERROR,
     "store_unavailable": logging.ERROR,
     "handlers_stuck": logging.ERROR,
     "worker_started": logging.INFO,
@@ -100,7 +137,25 @@ LEVELS = {
     "draining": logging.INFO,
     "cron_fired": logging.INFO,
     "pruned": logging.INFO,
+    "fleet_decision": logging.INFO,
+    "fleet_worker_ready": logging.INFO,
+    "fleet_worker_drains": logging.INFO,
+    "fleet_worker_ended": logging.INFO,
+    "fleet_worker_lost": logging.WARNING,
+    "fleet_restarting": logging.INFO,
+    "fleet_restart_failed": logging.ERROR,
+    "fleet_draining": logging.INFO,
 }
+
+
+def render_fields(fields: Mapping[str, object]) -> str:
+    return " ".join(f"{key}={render_value(str(value))}" for key, value in fields.items())
+
+
+def render_value(text: str) -> str:
+    """A value that could be mistaken for several fields is quoted, as a JSON string."""
+    is_plain = text and text.isprintable() and not any(char in text for char in ' "=')
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
 class LogEvents:
@@ -110,7 +165,8 @@ class LogEvents:
     def emit(self, name: str, /, **fields: object) -> None:
         level = LEVELS.get(name, logging.DEBUG)
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "%s %s", name, " ".join(f"{key}={value}" for key, value in fields.items()))
+            extra = {"event": name, "fields": fields}
+            self._logger.log(level, "%s %s", name, render_fields(fields), extra=extra)
 
 
 class NoEvents:

@@ -7,14 +7,25 @@ from itertools import product
 
 from msgspec.structs import asdict, replace
 
+from leaseway.domain.exchange import ProgressReport
 from leaseway.domain.ids import SECOND_US, JobId, WorkerId
-from leaseway.domain.inspection import SCAN_MAX, EndedCount, JobFilter, JobSummary, LaneWait, LeaseOwner
+from leaseway.domain.inspection import (
+    SCAN_MAX,
+    SUMMARY_PROGRESS_BYTES_MAX,
+    EndedCount,
+    JobFilter,
+    JobSummary,
+    LaneWait,
+    LeaseOwner,
+)
 from leaseway.domain.job import Job, State
-from leaseway.ports.store import Store, require_inspection
+from leaseway.domain.workers import LOST_AFTER_US, BusyLeases, Heartbeat, join_owners, share_busy
+from leaseway.ports.store import Store, require_inspection, require_workers
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.job_store_contract.fixtures import (
     HOUR_US,
     LEASE_US,
+    QUEUES,
     ContractWorker,
     done,
     failed,
@@ -140,6 +151,23 @@ async def test_a_glimpse_tells_what_the_record_tells(store: Store) -> None:
     assert {each.id: each for each in lately} == expected
 
 
+async def test_long_progress_is_not_read_with_summaries(store: Store) -> None:
+    """Progress may have 256 KiB. The dashboard reads a thousand summaries several times a second."""
+    await store.jobs.submit([new_job(number) for number in range(1, 5)])
+    worker = ContractWorker(store)
+    texts = [f'"{"é" * count}"' for count in (SUMMARY_PROGRESS_BYTES_MAX // 2 - 1, SUMMARY_PROGRESS_BYTES_MAX // 2)] * 2
+    leases = await worker.claim(4)
+    await store.jobs.report(
+        [ProgressReport(each.id, each.token, text) for each, text in zip(leases, texts, strict=True)]
+    )
+    await worker.settle(done(leases[2]), done(leases[3]))
+    _, lately = await require_inspection(store).recent(10, 0, 10)
+    for found in (lately, await require_inspection(store).summaries([each.id for each in leases])):
+        assert {each.id: each.progress for each in found} == {
+            id_of(1): texts[0], id_of(2): None, id_of(3): texts[0], id_of(4): None,
+        }  # fmt: skip
+
+
 async def test_of_the_newest_only_so_many_are_seen(store: Store) -> None:
     """The query runs several times a second, so its cost must not grow with the number of pending jobs."""
     await store.jobs.submit([new_job(number) for number in range(1, 21)])
@@ -199,6 +227,27 @@ async def test_leases_that_expired_are_told_as_late(store: Store, clock: FakeClo
     clock.advance(LEASE_US // SECOND_US)
     (owner,) = await require_inspection(store).owners()
     assert (owner.leased, owner.expired) == (1, 1)
+
+
+async def test_leases_that_keep_no_slot_busy_are_told_apart(store: Store, clock: FakeClock) -> None:
+    """An autoscaler that counts leases which were taken ahead, jobs that wait for a permit, and leases of killed
+    workers as busy slots starts workers that can only wait."""
+    await store.jobs.submit([new_job(number) for number in range(1, 13)])
+    beats = Heartbeat(worker=WorkerId("dead"), queues=QUEUES, slots=4, used=4)
+    await ContractWorker(store, "dead").claim(4)
+    await require_workers(store).beat(beats)
+    clock.advance(LOST_AFTER_US / SECOND_US - 1)
+    await ContractWorker(store, "live").claim(6)
+    await require_workers(store).beat(replace(beats, worker=WorkerId("live"), waiting=1))
+    await ContractWorker(store, "new").claim(2)
+
+    async def shares() -> BusyLeases:
+        owners, now = await require_inspection(store).owners(), await store.reads.now()
+        return share_busy(join_owners(await require_workers(store).all(), owners, now), slots=1)
+
+    assert await shares() == BusyLeases(occupied=(4 + 4 + 1) / 12, fed=(4 + 3 + 1) / 12)
+    clock.advance(1.001)  # the leases expire, and the worker is lost
+    assert await shares() == BusyLeases(occupied=(4 + 1) / 12, fed=(3 + 1) / 12)
 
 
 async def test_who_settled_everything_is_no_owner(store: Store) -> None:
@@ -262,13 +311,16 @@ async def test_what_ended_lately_is_counted_by_state(store: Store, clock: FakeCl
 async def test_a_key_leads_to_its_job(store: Store) -> None:
     """A user may know only the idempotency key, such as an order number. Keys are scoped to a tenant."""
     await store.jobs.submit([new_job(1), keyed_job(2, tenant="acme", key="order-7")])
-    assert await require_inspection(store).job_for_key("acme", "order-7") == id_of(2)
-    assert await require_inspection(store).job_for_key("globex", "order-7") is None
-    assert await require_inspection(store).job_for_key("acme", "order-8") is None
+    await store.jobs.submit([keyed_job(3, tenant="acme", key="order-9")])
+    keys = ["order-7", "order-8", "order-9", "order-7"]
+    found = await require_inspection(store).jobs_for_keys("acme", keys)
+    assert found == {"order-7": id_of(2), "order-9": id_of(3)}
+    assert await require_inspection(store).jobs_for_keys("globex", keys) == {}
+    assert await require_inspection(store).jobs_for_keys("acme", []) == {}
 
 
 async def test_a_key_whose_time_is_over_leads_nowhere(store: Store, clock: FakeClock) -> None:
     """The key may belong to another job after its expiry."""
     await store.jobs.submit([keyed_job(1, tenant="acme", key="order-7", key_keep_us=HOUR_US)])
     clock.advance(HOUR_US / 1_000_000 + 1)
-    assert await require_inspection(store).job_for_key("acme", "order-7") is None
+    assert await require_inspection(store).jobs_for_keys("acme", ["order-7"]) == {}

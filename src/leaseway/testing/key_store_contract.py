@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.api_key import FORGET_US, SESSIONS_MAX, ApiKey, Session, hash_secret
-from leaseway.domain.errors import BadValue
-from leaseway.domain.identity import Role, Scope
+from leaseway.domain.errors import BadValue, QuotaExceeded
+from leaseway.domain.identity import FORGET_US, SESSIONS_MAX, ApiKey, Role, Scope, Session, hash_secret
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
@@ -151,3 +150,29 @@ async def test_expired_sessions_are_forgotten_when_new_ones_come(key_store: Stor
     clock.advance(10)
     await key_store.sessions.add(new_session(10, clock))
     assert [await key_store.sessions.find(session.hash) for session in (*short, long)] == [None] * 5 + [long]
+
+
+async def test_a_tenant_has_a_bounded_number_of_keys(key_store: Store, clock: FakeClock) -> None:
+    """One tenant must not use up the keys that the store keeps for all. Expired and revoked keys make room."""
+    expiring = new_key(1, clock, expires_at=clock.now_us() + SECOND_US)
+    await key_store.keys.add(expiring, 2)
+    await key_store.keys.add(new_key(2, clock), 2)
+    with pytest.raises(QuotaExceeded, match="tenant acme has 2 live API keys, and its quota is 2"):
+        await key_store.keys.add(new_key(3, clock), 2)
+    await key_store.keys.add(expiring, 2)  # a repetition needs no room
+    await key_store.keys.add(new_key(4, clock, tenant="globex"), 2)
+    clock.advance(1)
+    await key_store.keys.add(new_key(5, clock), 2)
+    await key_store.keys.revoke("key000000002")
+    await key_store.keys.add(new_key(6, clock), 2)
+    assert [key.id[-1] for key in await key_store.keys.all("acme")] == ["1", "2", "5", "6"]
+
+
+async def test_old_keys_of_a_tenant_are_forgotten_before_others(key_store: Store, clock: FakeClock) -> None:
+    """A tenant that creates and revokes keys all day must not fill the store with them."""
+    for number in range(1, 7):
+        clock.advance(1)
+        await key_store.keys.add(new_key(number, clock), 2)
+        await key_store.keys.revoke(f"key{number:09}")
+    await key_store.keys.add(new_key(7, clock), 2)
+    assert [key.id[-1] for key in await key_store.keys.all("acme")] == ["5", "6", "7"]

@@ -79,6 +79,9 @@ class Provider:
     def __init__(self, rates: Sequence[Rate]) -> None:
         self.url = ""
         self.arrivals: list[Arrival] = []
+        self.connections = 0
+        """How many connections were made."""
+        self._open: set[ProviderConnection] = set()
         self._rates = rates
         self._accepted_ns: dict[str, list[int]] = {}
         self._acts: deque[Act] = deque()
@@ -106,6 +109,12 @@ class Provider:
     async def has_seen(self, count: int) -> None:
         """Return when this many requests have arrived."""
         while len(self.arrivals) < count:
+            self._arrival.clear()
+            await self._arrival.wait()
+
+    async def has_no_connection(self) -> None:
+        """Return when all connections are closed."""
+        while self._open:
             self._arrival.clear()
             await self._arrival.wait()
 
@@ -138,6 +147,18 @@ class Provider:
         self._acts.extend([act] * times)
 
     # -- the server --
+
+    def opened(self, connection: "ProviderConnection") -> None:
+        self.connections += 1
+        self._open.add(connection)
+
+    def closed(self, connection: "ProviderConnection") -> None:
+        self._open.discard(connection)
+        self._arrival.set()
+
+    def cut_all(self) -> None:
+        for connection in list(self._open):
+            connection.cut()
 
     def act(self) -> Act:
         return self._acts.popleft() if self._acts else USUAL
@@ -277,9 +298,8 @@ class ProviderConnection(asyncio.Protocol):
     supported.
     """
 
-    def __init__(self, provider: Provider, open_ones: set["ProviderConnection"]) -> None:
+    def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._open_ones = open_ones
         self._buffer = bytearray()
         self._pending: tuple[Act, ReceivedRequest] | None = None
         self._transport: asyncio.Transport | None = None
@@ -287,10 +307,10 @@ class ProviderConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._open_ones.add(self)
+        self._provider.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._open_ones.discard(self)
+        self._provider.closed(self)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -360,13 +380,11 @@ async def provider(limits: Sequence[str] = ()) -> AsyncIterator[Provider]:
 
 @asynccontextmanager
 async def serving(it: AnyProvider, port: int = 0) -> AsyncIterator[AnyProvider]:
-    open_ones: set[ProviderConnection] = set()
-    server = await asyncio.get_running_loop().create_server(lambda: ProviderConnection(it, open_ones), HOST, port)
+    server = await asyncio.get_running_loop().create_server(lambda: ProviderConnection(it), HOST, port)
     it.url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
     try:
         yield it
     finally:
         server.close()
-        for connection in list(open_ones):
-            connection.cut()
+        it.cut_all()
         await server.wait_closed()

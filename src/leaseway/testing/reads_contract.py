@@ -5,13 +5,23 @@ that end. Used like `job_store_contract`, with the same fixtures.
 import asyncio
 from typing import Any
 
-from leaseway.domain.ids import JobId
+from leaseway.domain.exchange import ERRORS_MAX, ProgressReport
+from leaseway.domain.ids import JobId, Token
 from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import State
 from leaseway.domain.lane import LaneCount
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.job_store_contract.fixtures import ALL, ContractWorker, done, failed, id_of, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import (
+    ALL,
+    HOUR_US,
+    ContractWorker,
+    done,
+    failed,
+    id_of,
+    new_job,
+    retry,
+)
 
 
 async def numbers(store: Store, which: JobFilter = ALL, **options: object) -> list[int]:
@@ -22,6 +32,7 @@ async def test_an_unknown_job_reads_as_nothing(store: Store) -> None:
     """Reading a missing job is not an error."""
     assert await store.reads.job(JobId("nothing")) is None
     assert await store.reads.errors(JobId("nothing")) == []
+    assert await store.reads.locked_by(JobId("nothing")) is None
     assert await store.reads.jobs(ALL) == []
     assert list(await store.reads.lanes()) == []
 
@@ -104,13 +115,81 @@ async def test_every_lane_is_listed_with_its_counters(store: Store, clock: FakeC
     await store.operations.discard(ALL, 10)
     zero: dict[str, Any] = {"ready": 0, "scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
     assert list(await store.reads.lanes()) == [
-        LaneCount(queue="a", tenant="x", **zero | {"scheduled": 1}),
-        LaneCount(queue="a", tenant="y", **zero | {"ready": 1}),
-        LaneCount(queue="b", tenant="x", **zero | {"leased": 1}),
+        LaneCount(queue="a", tenant="x", **zero | {"scheduled": 1, "bytes": 2}),
+        LaneCount(queue="a", tenant="y", **zero | {"ready": 1, "bytes": 2}),
+        LaneCount(queue="b", tenant="x", **zero | {"leased": 1, "bytes": 2}),
     ]
+    assert [lane.queue for lane in await store.reads.lanes("x")] == ["a", "b"]
+    assert list(await store.reads.lanes("z")) == []
     await store.operations.cancel(id_of(2))
     await store.operations.discard(ALL, 10)
     assert (await store.reads.lanes())[1] == LaneCount(queue="a", tenant="y", **zero)
+
+
+async def stored_bytes(store: Store) -> int:
+    return sum(lane.bytes for lane in await store.reads.lanes())
+
+
+async def test_a_lane_counts_the_bytes_that_its_jobs_keep(store: Store) -> None:
+    """Quotas of tenants compare this number. One that drifts would lock a tenant out, or let it fill the disk."""
+    payload = '{"text":"é€"}'
+    size = len(payload.encode())
+    await store.jobs.submit([new_job(number, payload=payload, cursor='"start"') for number in (1, 2, 3)])
+    await store.jobs.submit([new_job(3, payload=payload), new_job(4, payload=payload)])  # 3 is a repetition
+    assert await stored_bytes(store) == 4 * size + 3 * 7
+    worker = ContractWorker(store)
+    one, two, three = await worker.claim(3)
+    assert await store.jobs.checkpoint(one.id, one.token, '"0123456789"')
+    error = len("it broke" + "Traceback: line 1")
+    await worker.settle(done(one, result='"ü"', progress='{"done":1}'), done(two), retry(three))
+    kept = [4 + 10 + 12, len('"well"') + 7]
+    assert await stored_bytes(store) == 4 * size + sum(kept) + 7 + error
+    (three,) = await worker.claim(1)
+    await worker.settle(failed(three, result='"none"'))
+    assert await stored_bytes(store) == 4 * size + sum(kept) + 7 + 2 * error + len('"none"')
+    await store.operations.retry(JobFilter(ids=(three.id,)), 1)
+    assert await stored_bytes(store) == 4 * size + sum(kept) + 7 + 2 * error
+
+
+async def test_the_texts_of_unfinished_jobs_are_counted_when_they_are_written(store: Store, clock: FakeClock) -> None:
+    """A job need not finish: a tenant could keep gigabytes of cursors, progress and errors beside its quota."""
+    await store.jobs.submit([new_job(1, payload="{}", attempts_max=99)])
+    worker = ContractWorker(store)
+    lease = await worker.claim_one()
+    for cursor in ('"0123456789"', '"é"', '"' + "x" * 5_000 + '"'):
+        assert await store.jobs.checkpoint(lease.id, lease.token, cursor)
+        assert await stored_bytes(store) == 2 + len(cursor.encode())
+    assert not await store.jobs.checkpoint(lease.id, Token("stale"), '"stale"')
+    await store.jobs.report(
+        [ProgressReport(lease.id, lease.token, '{"done":1}'), ProgressReport(lease.id, Token("stale"), "[]")]
+    )
+    assert await stored_bytes(store) == 2 + 5_002 + 10
+    await worker.settle(retry(lease, progress='"more than before"'))
+    error = len("it broke" + "Traceback: line 1")
+    assert await stored_bytes(store) == 2 + 5_002 + 18 + error
+    for _ in range(ERRORS_MAX + 1):
+        await worker.settle(retry(await worker.claim_one()))
+    assert await stored_bytes(store) == 2 + 5_002 + 18 + ERRORS_MAX * error
+    await worker.claim_one()
+    clock.advance_us(HOUR_US)
+    await worker.settle()
+    expired = len("worker worker-1 stopped renewing its lease")
+    assert await stored_bytes(store) == 2 + 5_002 + 18 + (ERRORS_MAX - 1) * error + expired
+
+
+async def test_the_bytes_of_deleted_jobs_are_subtracted(store: Store) -> None:
+    """A tenant at its quota deletes jobs to make room."""
+    await store.jobs.submit([new_job(number, payload='{"n":1}', cursor="7") for number in range(1, 5)])
+    worker = ContractWorker(store)
+    one, two = await worker.claim(2)
+    await worker.settle(done(one), failed(two))
+    await store.operations.cancel(id_of(3))
+    await store.operations.discard(JobFilter(ids=(one.id,)), 10)
+    await store.operations.prune(0, 10)
+    assert await stored_bytes(store) == 7 + 1
+    await store.operations.cancel(id_of(4))
+    await store.operations.discard(ALL, 10)
+    assert await stored_bytes(store) == 0
 
 
 async def test_the_clock_of_the_store_can_be_read(store: Store, clock: FakeClock) -> None:
@@ -141,3 +220,13 @@ async def test_whoever_waits_for_nothing_is_let_go(store: Store) -> None:
     answers = [await store.notifications.wait(0.005) for _ in range(3)]
     assert answers[-1] is False
     assert [await store.notifications.wait(0) for _ in range(3)][-1] is False
+
+
+async def test_a_new_task_waits_as_long_as_an_old_one(store: Store) -> None:
+    """The service waits in a new task for each request. If the first wait of a task ended at once, idle workers would
+    ask hundreds of times per second.
+    """
+    await store.jobs.submit([new_job(1)])
+    async with asyncio.TaskGroup() as tasks:
+        answers = [await tasks.create_task(store.notifications.wait(0.005)) for _ in range(3)]
+    assert answers[-1] is False

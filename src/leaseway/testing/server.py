@@ -50,13 +50,15 @@ class ServerProcess:
 
     def _await(self, is_ready: Callable[[], bool]) -> None:
         assert self.process is not None
-        deadline = time.monotonic() + self.start_seconds_max
-        while not is_ready():
-            if self.process.poll() is not None:
+        process = self.process
+
+        def is_up() -> bool:
+            if process.poll() is not None:
                 raise RuntimeError(f"{self.name} did not start:\n{self.log[-2000:]}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name} is not ready after {self.start_seconds_max} s:\n{self.log[-2000:]}")
-            time.sleep(POLL_SECONDS)
+            return is_ready()
+
+        if not wait_until(is_up, self.start_seconds_max):
+            raise TimeoutError(f"{self.name} is not ready after {self.start_seconds_max} s:\n{self.log[-2000:]}")
 
     def _signal(self, number: signal.Signals) -> None:
         if self.process is not None:
@@ -73,6 +75,16 @@ class ServerProcess:
             self.process.kill()
             self.process.wait()
         self.process = None
+
+
+def wait_until(is_ready: Callable[[], bool], seconds: float) -> bool:
+    """Poll until it is ready. False: it was not within this time."""
+    deadline = time.monotonic() + seconds
+    while not is_ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
 
 
 def packaged_file(package: str, prefix: str) -> Path:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from leaseway.domain.api_key import (
+from leaseway.domain.errors import BadValue
+from leaseway.domain.identity import (
     ID_ALPHABET,
     ID_LENGTH,
     LIFE_US_MAX,
@@ -13,15 +14,16 @@ from leaseway.domain.api_key import (
     SECRET_LENGTH,
     SESSION_US,
     ApiKey,
+    Caller,
     KeyRequest,
+    Scope,
     Session,
     hash_secret,
     make_key,
     render_key_text,
     replacement_for,
 )
-from leaseway.domain.errors import BadValue
-from leaseway.domain.identity import Caller, Scope
+from leaseway.domain.ids import SECOND_US
 from leaseway.domain.validators import check_int
 from leaseway.ports.store import Store
 
@@ -42,13 +44,17 @@ class OpenedSession(NamedTuple):
     """The id for the browser's cookie. It is not stored."""
 
 
-async def make(store: Store, wanted: KeyRequest, chance: Chance, maker: Caller | None = None) -> MadeKey:
-    """`maker`: the caller that creates the key. None: a process with direct access to the store."""
+async def make(
+    store: Store, wanted: KeyRequest, chance: Chance, maker: Caller | None = None, tenant_max: int | None = None
+) -> MadeKey:
+    """`maker`: the caller that creates the key. None: a process with direct access to the store.
+
+    `tenant_max`: the quota of the tenant."""
     id_, secret = chance(ID_ALPHABET, ID_LENGTH), chance(SECRET_ALPHABET, SECRET_LENGTH)
     key = make_key(wanted, id_, secret, await store.reads.now())
     if maker is not None:
-        refuse_beyond(maker, key)
-    await store.keys.add(key)
+        refuse_beyond(maker, key, await store.keys.find(maker.name))
+    await store.keys.add(key, tenant_max)
     return MadeKey(key, render_key_text(id_, secret))
 
 
@@ -59,15 +65,16 @@ async def rotate(
     chance: Chance,
     life_us: int | None = None,
     maker: Caller | None = None,
+    tenant_max: int | None = None,
 ) -> MadeKey:
     """Create a new key; the old one stays valid for the grace period. The new key is stored before the old one's
-    expiry, so that an interruption leaves one key too many, never one too few."""
+    expiry, so that an interruption leaves one key too many, never one too few. It may exceed the quota by one."""
     check_int("grace", grace_us, 0, LIFE_US_MAX)
     now = await store.reads.now()
     if not old.is_live(now):
         raise BadValue("id", f"key {old.id} is revoked or has expired; create a new one instead")
-    wanted = replacement_for(old)
-    made = await make(store, wanted if life_us is None else replace(wanted, life_us=life_us), chance, maker)
+    wanted, most = replacement_for(old), None if tenant_max is None else tenant_max + 1
+    made = await make(store, wanted if life_us is None else replace(wanted, life_us=life_us), chance, maker, most)
     await store.keys.expire(old.id, now + grace_us)
     return made
 
@@ -85,10 +92,17 @@ async def begin_session(store: Store, key: ApiKey, chance: Chance) -> OpenedSess
     return OpenedSession(session, id_)
 
 
-def refuse_beyond(maker: Caller, key: ApiKey) -> None:
-    """A caller cannot give a key scopes that it does not have itself, except `work`, which no operator has."""
-    beyond = sorted(set(key.scopes) - maker.scopes - {Scope.WORK})
+def refuse_beyond(maker: Caller, key: ApiKey, own: ApiKey | None) -> None:
+    """A caller cannot give a key more rights than it has itself: neither scopes, nor tenants, nor time.
+
+    `own`: the key of the caller. No operator has the scope `work`, so every operator can give it."""
+    rights = maker.scopes | ({Scope.WORK} if maker.may(Scope.OPERATE) else set())
+    beyond = sorted(set(key.scopes) - rights)
     if beyond:
         raise BadValue("scopes", f"this credential cannot give {', '.join(beyond)}, which it does not have itself")
     if not maker.sees(key.tenant):
         raise BadValue("tenant", f"this credential makes keys for tenant {maker.tenant} only")
+    until = None if own is None else own.expires_at
+    if until is not None and (key.expires_at is None or key.expires_at > until):
+        seconds = max((until - key.created_at) // SECOND_US, 0)
+        raise BadValue("expires_seconds", f"must be at most {seconds}, because this credential expires then itself")

@@ -1,32 +1,55 @@
 """exchange ─► [run handler] ─► settle: what a handler sees of its job, the `ctx` of its signature."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
+from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
 
-from leaseway.domain import payload
-from leaseway.domain.errors import LeaseLost
-from leaseway.domain.ids import JobId
-from leaseway.worker.attempt import Attempt
+from leaseway.domain.errors import BadValue, LeaseLost, UsageError
+from leaseway.domain.exchange import CHILDREN_MAX
+from leaseway.domain.http import HttpReply
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.limits.rate_limit_headers import parse_rate_limits, throttled_error
+from leaseway.domain.requirements import LimitsOption
+from leaseway.domain.validators import Seconds, encode_payload, parse_duration_us
+from leaseway.worker.calls.call_needs import BudgetOption, CallNeeds, CallOptions
+from leaseway.worker.calls.grant import CURRENT_CALL, CallGrant
+from leaseway.worker.calls.key_pool import NO_POOL, KeyPool
 from leaseway.worker.environment import Environment
-from leaseway.worker.provider_calls import ProviderCall, ProviderCalls
-from leaseway.worker.provider_http import Http, HttpEnvironment, SharedClient, SyncHttp
+from leaseway.worker.provider_calls import ProviderCalls
+from leaseway.worker.provider_http import Http, HttpEnvironment
+from leaseway.worker.settle import Attempt
 from leaseway.worker.submit import KEY_KEEP_US, Bound
 
 T = TypeVar("T")
 
-CHILDREN_MAX = 10_000
+CALL_SECONDS = 60.0
+"""How long a call may take if its handler does not say. It is an estimate: a call that takes longer is captured, and
+corrected when it settles."""
+DEADLINE_SECONDS_MAX = 86_400
+MAKING = threading.RLock()
+CUT_OFF = (asyncio.CancelledError, TimeoutError)
+"""Errors after which a provider may still be working on a call."""
 
 
-class Context:
+@lru_cache(maxsize=100)
+def duration(microseconds: int) -> timedelta:
+    """The jobs of a kind have the same one, and making it takes a microsecond."""
+    return timedelta(microseconds=microseconds)
+
+
+class HandlerContext:
     """The first argument of a handler, if it is named `ctx`: the job's data and what the handler can do with it.
 
-    In an async handler, await `checkpoint` and use `async with ctx.call()`. In a plain function, which runs in a
-    thread, the same methods block and return.
+    An async function gets a `Context`, a plain function a `SyncContext`. Neither is a subclass of the other, so that a
+    type checker finds a method that is awaited in the wrong kind of function. After the handler has returned, every
+    method raises `AttemptEnded`.
     """
 
     def __init__(
@@ -34,14 +57,16 @@ class Context:
         attempt: Attempt,
         environment: Environment,
         make_calls: Callable[[], ProviderCalls],
-        http_client: Callable[[], SharedClient],
+        http_environment: Callable[[], HttpEnvironment],
         key_keep_us: int = KEY_KEEP_US,
     ) -> None:
         self._attempt = attempt
         self._environment = environment
         self._make_calls = make_calls
-        self._http_client = http_client
+        self._http_environment = http_environment
         self._key_keep_us = key_keep_us
+        self._made_calls: ProviderCalls | None = None
+        self._made_http: Http | None = None
         lease = attempt.lease
         self.id: JobId = lease.id
         self.kind = lease.kind
@@ -54,45 +79,68 @@ class Context:
         self.fence = lease.fence
         """A number that grows with every lease of this job. Pass it to an outside system, so that the system can refuse
         a write with a smaller number than it has seen."""
-        self.lease_duration = timedelta(microseconds=lease.lease_us)
+        self.lease_duration = duration(lease.lease_us)
         self.cursor: Any = None if lease.cursor is None else msgspec.json.decode(lease.cursor)
         """The value of the last `checkpoint`; None if there was none."""
 
-    @cached_property
+    @property
     def _calls(self) -> ProviderCalls:
-        return self._make_calls()
+        if self._made_calls is None:
+            with MAKING:  # a plain function may start threads that ask at the same time
+                self._made_calls = self._made_calls or self._make_calls()
+        return self._made_calls
 
     def prepare_calls(self) -> None:
         """Check now that the limits and budgets of the job fit those of its code."""
         _ = self._calls
 
+    def finish_calls(self, *, keeps_booked: bool) -> None:
+        """The handler has returned or was stopped. `keeps_booked`: the next delivery uses what is booked for it."""
+        if self._made_calls is not None:
+            self._made_calls.finish(keeps_booked=keeps_booked)
+
     @property
     def cancelled(self) -> bool:
         """True if the handler should stop soon: the job was cancelled or timed out, its lease is lost, or the worker is
-        stopping."""
-        return self._attempt.stop is not None or self._attempt.timed_out
+        stopping; and after the handler has returned."""
+        return self._attempt.stop is not None or self._attempt.timed_out or self._attempt.has_ended
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress. This is cheap: the latest report is stored about twice a second."""
+        self._attempt.refuse_if_ended("progress")
         self._attempt.report(done, total, message)
 
     def call_key(self, step: str = "") -> str:
         """An idempotency key for a call to a provider. It is the same in every attempt of this job; `step` tells
         several calls of one job apart."""
+        self._attempt.refuse_if_ended("call_key")
+        return self._call_key(step)
+
+    def _call_key(self, step: str) -> str:
         return f"{self.id}:{step}" if step else str(self.id)
 
     def submit(self, job: Bound) -> JobId:
         """Submit another job in the same transaction as this job's result. It is submitted only if this attempt
         succeeds."""
+        self._attempt.refuse_if_ended("submit")
         if len(self._attempt.children) >= CHILDREN_MAX:
             raise ValueError(f"job {self.id}: more than {CHILDREN_MAX:,} children; submit them from several jobs")
-        child = job.new(self._environment.ids, self._key_keep_us, self.tenant)
+        environment = self._environment
+        child = job.new(environment.ids, self._key_keep_us, self.tenant, environment.encryption)
         if self._environment.tracing is not None:
             child = msgspec.structs.replace(child, trace=self._environment.tracing.origin())
         self._attempt.children.append(child)
         return child.id
 
-    def call(self) -> ProviderCall:
+    def call(
+        self,
+        deadline: Seconds | None = None,
+        *,
+        limits: LimitsOption | None = None,
+        budget: BudgetOption | None = None,
+        cost: object = None,
+        pool: KeyPool | None = None,
+    ) -> "ProviderCall":
         """Wait until the job's limits and budgets allow one request, made with any client:
 
             async with ctx.call() as call:
@@ -100,61 +148,253 @@ class Context:
                 call.settle(usd=0.004)
 
         Send the request at once; a permit is valid for a short time. Without `settle` the whole estimate is charged.
-        """
-        return self._calls.call()
+        `deadline`: how long the call may take, in seconds; 60 if you do not say. If the worker dies, the estimate is
+        charged a quarter of a minute after that, and not before. A call that takes longer is corrected when it settles.
 
-    @cached_property
+        `limits`, `budget`, `cost`: for this call, instead of those of the job, so that one job can call two providers.
+        They take what `@app.job` takes; `[]` stands for none. What you do not name stays as the job has it. `pool`: a
+        `KeyPool`, instead of `limits`; the call has the secret of its key as `call.key`.
+        """
+        self._attempt.refuse_if_ended("call")
+        seconds, options = deadline_seconds(deadline), CallOptions(limits, budget, cost)
+        if pool is None:
+            return ProviderCall(self._calls, seconds, self._calls.needs_with(options))
+        if limits is not None:
+            raise BadValue("ctx.call: limits", "is given together with pool=; a pool has limits of its own")
+        return ProviderCall(self._calls, seconds, partial(self._calls.keys.choose, pool, options))
+
+    @property
     def http(self) -> Http:
         """An HTTP client that takes the job's limits and budgets before each request."""
-        environment = HttpEnvironment(self._http_client(), self._environment.clock, self._environment.chance)
-        return Http(environment, self._calls, self.call_key)
+        if self._made_http is None:
+            self._attempt.refuse_if_ended("http")
+            self._made_http = Http(self._http_environment(), self._calls, self._call_key)
+        return self._made_http
 
     async def checkpoint(self, cursor: Any) -> None:
         """Store a cursor, any JSON value. The next attempt finds it in `ctx.cursor`.
 
         Raises LeaseLost if another worker has taken over the job.
         """
-        text = payload.encode(cursor, "cursor")
-        if not await self._environment.store.jobs.checkpoint(self.id, self._attempt.lease.token, text):
-            raise LeaseLost(f"job {self.id}: the lease is lost; the cursor was not stored")
+        self._attempt.refuse_if_ended("checkpoint")
+        text = encode_payload(cursor, "cursor", self._environment.blobs.bytes_max)
+        lease = self._attempt.lease
+        text = self._environment.encryption.seal_cursor(lease, text)
+        text = await self._environment.blobs.keep(self.id, "cursor", text)
+        with self.saving_calls():
+            if not await self._environment.store.jobs.checkpoint(self.id, lease.token, text):
+                raise LeaseLost(f"job {self.id}: the lease is lost; the cursor was not stored")
         self.cursor = cursor
 
+    def saving_calls(self) -> AbstractContextManager[None]:
+        """Put it around a write of your own that serves as a checkpoint: after it, a new attempt repeats none of the
+        calls that were made before.
 
-class SyncContext(Context):
-    """For plain functions that run in a thread: every method blocks and returns."""
+        A job that has made a call since its last checkpoint is not restarted because of a limit or a budget. It waits
+        where it is.
+        """
+        self._attempt.refuse_if_ended("saving_calls")
+        return self._attempt.saving_calls()
+
+
+def deadline_seconds(deadline: Seconds | None) -> float:
+    if deadline is None:
+        return CALL_SECONDS
+    return parse_duration_us("deadline", deadline, 0.001, DEADLINE_SECONDS_MAX) / SECOND_US
+
+
+FindNeeds = Callable[[], Awaitable[CallNeeds]]
+
+
+class ProviderCall:
+    """`async with ctx.call() as call:` around one request, made with any client."""
+
+    def __init__(self, calls: ProviderCalls, seconds: float, needs: CallNeeds | FindNeeds | None = None) -> None:
+        self._calls = calls
+        self._seconds = seconds
+        self._needs = needs
+        self._outer: CallGrant | None = None
+        self.grant: CallGrant | None = None
+
+    async def __aenter__(self) -> "ProviderCall":
+        await self._begin()
+        self._surround()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+        await self._end(error)
+
+    def _surround(self) -> None:
+        """From here on, requests of this task or thread belong to the call."""
+        self._outer = CURRENT_CALL.get()
+        CURRENT_CALL.set(self.grant)
+
+    def _release(self) -> None:
+        CURRENT_CALL.set(self._outer)
+
+    async def _begin(self) -> None:
+        needs = await self._needs() if callable(self._needs) else self._needs
+        self.grant = await self._calls.open(self._seconds, needs)
+        self._calls.open_grants.append(self.grant)
+
+    async def _end(self, error: BaseException | None) -> None:
+        assert self.grant is not None
+        self._calls.open_grants.remove(self.grant)
+        await self._calls.report_end(self.grant, error)
+        await self._calls.close(self.grant, is_cut_off=isinstance(error, CUT_OFF))
+        if self.grant.is_key_refused and isinstance(error, Exception):
+            raise self.grant.needs.key_refused() from error
+
+    @property
+    def key(self) -> str:
+        """The secret of the key that the call has taken from its pool."""
+        if self.grant is None or (key := self.grant.needs.key) is None:
+            raise UsageError(NO_POOL)
+        return key.pool.secret(key.label)
+
+    def settle(self, **amounts: Any) -> None:
+        """Set what the call cost and used, once and by unit: `call.settle(usd=0.004, tokens=1_200)`. It corrects
+        budgets and limits of these units; for every other one the whole estimate is charged. `input_tokens` and
+        `output_tokens` add up to `tokens`."""
+        if self.grant is None:
+            raise UsageError("call.settle: the call has not begun; settle it inside `with ctx.call()`")
+        self._calls.settle(self.grant, amounts)
+
+    async def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
+        """Report the provider's reply, if you do not use `ctx.http`. Call it before anything else that depends on the
+        reply. A status of 429 closes the limit for the whole fleet and raises `Throttled`: the job waits in its lane
+        and keeps its attempt. Without `settle`, such a call costs nothing. A status of 5xx is a failure for the circuit
+        breakers of the limits."""
+        assert self.grant is not None
+        told = parse_rate_limits(status, headers.items(), body)
+        await self._calls.notify(self.grant, told)
+        if self.grant.is_key_refused:
+            raise self.grant.needs.key_refused()
+        if told.throttled:
+            raise throttled_error(status, told)
+
+
+WaitFor = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine in an event loop and waits for its result in a thread."""
+
+
+def wait_in_thread(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+class Context(HandlerContext):
+    """The context of an async function: await `checkpoint` and the methods of `http`; use `async with ctx.call()`."""
+
+
+class SyncContext(HandlerContext):
+    """The context of a plain function, which runs in a thread: every method blocks and returns."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._loop = asyncio.get_running_loop()
 
+    # Each method checks in the caller's thread: the loop may have ended with the worker, and would never answer.
+
     def checkpoint(self, cursor: Any) -> None:  # type: ignore[override]
+        self._attempt.refuse_if_ended("checkpoint")
         self._wait_for(super().checkpoint(cursor))
 
-    def call(self) -> "SyncProviderCall":  # type: ignore[override]
-        return SyncProviderCall(self._calls.call(), self._wait_for)
+    def call(  # type: ignore[override]
+        self,
+        deadline: Seconds | None = None,
+        *,
+        limits: LimitsOption | None = None,
+        budget: BudgetOption | None = None,
+        cost: object = None,
+        pool: KeyPool | None = None,
+    ) -> "SyncProviderCall":
+        call = super().call(deadline, limits=limits, budget=budget, cost=cost, pool=pool)
+        return SyncProviderCall(call, self._wait_for, partial(self._attempt.refuse_if_ended, "call"))
 
     @cached_property
-    def http(self) -> SyncHttp:  # type: ignore[override]
-        return SyncHttp(super().http, self._loop)
+    def http(self) -> "SyncHttp":  # type: ignore[override]
+        return SyncHttp(super().http, self._wait_for, partial(self._attempt.refuse_if_ended, "http"))
 
     def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return wait_in_thread(self._loop, self._counted(coroutine))
+
+    async def _counted(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Counted in the loop: virtual time stands still while a thread works, but not while it waits here."""
+        self._attempt.waits_for_loop += 1
+        try:
+            return await coroutine
+        finally:
+            self._attempt.waits_for_loop -= 1
 
 
 class SyncProviderCall:
     """`with ctx.call() as call:` in a plain function."""
 
-    def __init__(self, call: ProviderCall, wait_for: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(
+        self,
+        call: ProviderCall,
+        wait_for: WaitFor,
+        refuse_if_ended: Callable[[], None],
+    ) -> None:
         self._call = call
+        self._refuse_if_ended = refuse_if_ended
         self._wait_for = wait_for
         self.settle = call.settle
 
     def __enter__(self) -> "SyncProviderCall":
-        self._wait_for(self._call.__aenter__())
+        self._refuse_if_ended()
+        self._wait_for(self._call._begin())
+        self._call._surround()  # in this thread, because `begin` runs in a task of the event loop
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._wait_for(self._call.__aexit__(*error))
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call._release()
+        self._wait_for(self._call._end(error))
+
+    @property
+    def key(self) -> str:
+        """The secret of the key that the call has taken from its pool."""
+        return self._call.key
 
     def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
         self._wait_for(self._call.report(status, headers, body))
+
+
+class SyncHttp:
+    """`ctx.http` for plain functions, which run in a thread."""
+
+    def __init__(self, http: Http, wait_for: WaitFor, refuse_if_ended: Callable[[], None] = lambda: None) -> None:
+        self._http = http
+        self._wait_for = wait_for
+        self._refuse_if_ended = refuse_if_ended
+
+    def request(self, method: str, url: str, **options: Any) -> HttpReply:
+        self._refuse_if_ended()
+        reply: HttpReply = self._wait_for(self._http.request(method, url, **options))
+        return reply
+
+    def get(self, url: str, **options: Any) -> HttpReply:
+        return self.request("GET", url, **options)
+
+    def head(self, url: str, **options: Any) -> HttpReply:
+        return self.request("HEAD", url, **options)
+
+    def options(self, url: str, **options: Any) -> HttpReply:
+        return self.request("OPTIONS", url, **options)
+
+    def put(self, url: str, **options: Any) -> HttpReply:
+        return self.request("PUT", url, **options)
+
+    def delete(self, url: str, **options: Any) -> HttpReply:
+        return self.request("DELETE", url, **options)
+
+    def post(self, url: str, **options: Any) -> HttpReply:
+        return self.request("POST", url, **options)
+
+    def patch(self, url: str, **options: Any) -> HttpReply:
+        return self.request("PATCH", url, **options)

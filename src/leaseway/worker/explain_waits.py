@@ -10,18 +10,18 @@ from itertools import chain
 from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import UnknownLimit
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import (
+from leaseway.domain.explain.closures import (
     Closure,
     LevelReading,
     closed_by_budget,
     closed_by_limit,
     gate_requests,
-    readable_needs,
     undefined_limit,
 )
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.validation import PERMIT_REQUESTS_MAX
+from leaseway.domain.requirements import readable_needs
 from leaseway.ports.definitions import TenantStore
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter

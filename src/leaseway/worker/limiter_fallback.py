@@ -1,4 +1,4 @@
-"""exchange ─► [admit] ─► run handler: what a worker may send while it cannot reach the limiter.
+"""exchange ─► [admit] ─► run handler: how long a worker waits for the limiter, and what it may send without it.
 
 By default nothing: without the limiter no calls leave. A limit with a `degraded_share` reserves a part of its count
 from the start, and up to sixteen workers hold a certificate for a sixteenth of that part each. A worker that cannot
@@ -6,26 +6,55 @@ reach the limiter continues with its sixteenth, counted by itself, until its cer
 together with those that still reach the limiter stay within the limit.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
-from leaseway.domain.errors import LeasewayError
+from leaseway.domain.errors import LeasewayError, TransientError
 from leaseway.domain.ids import SECOND_US, Instant, WorkerId
-from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Verdict, take
-from leaseway.domain.limits.limit import FALLBACK_WORKERS_MAX, LimitDefinition, PermitRequest
-from leaseway.domain.limits.sizing import size_fallback
+from leaseway.domain.limits.buckets import Acquisition, Granted, Verdict, take
+from leaseway.domain.limits.level import NEW, Level
+from leaseway.domain.limits.limit import (
+    FALLBACK_WORKERS_MAX,
+    LimitDefinition,
+    PermitRequest,
+    Sizing,
+    fallback_rate,
+    permit_life_us,
+    size_window,
+)
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
 
+ANSWER_SECONDS_MAX = 5.0
+"""How long a handler waits for one answer of the limiter, whatever the timeouts of the limiter's connection are."""
 CERTIFICATE_US = 600 * SECOND_US
 SUFFIX = "~degraded"
 SAFE_SHARE = 0.99
 """The part of a certificate's life that is used, because clocks run at different speeds."""
 
 
+@contextlib.asynccontextmanager
+async def answer_in_time() -> AsyncIterator[None]:
+    """Bound the wait for the limiter, also for calls that wait behind another one."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS_MAX) as scope:
+            yield
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise TransientError(f"the limiter did not answer within {ANSWER_SECONDS_MAX:g} s") from error
+
+
 def certificate(definition: LimitDefinition) -> LimitDefinition:
     """A limit with concurrency only: each place under it is a certificate."""
     return LimitDefinition(name=f"{definition.name}{SUFFIX}", concurrency=FALLBACK_WORKERS_MAX)
+
+
+def size_fallback(definition: LimitDefinition) -> Sizing:
+    """The share of one worker that cannot reach the limiter."""
+    windows = tuple(size_window(definition, fallback_rate(definition, rate)) for rate in definition.rates)
+    return Sizing(windows, None, permit_life_us(definition))
 
 
 class LimiterFallback:

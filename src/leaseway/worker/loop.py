@@ -16,62 +16,44 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from leaseway.domain.budgets.budget import BudgetDefinition
-from leaseway.domain.errors import LeasewayError, TransientError
-from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, ProgressReport, Wants
+from msgspec.structs import replace
+
+from leaseway.domain.errors import LeasewayError, TransientError, UsageError
+from leaseway.domain.exchange import CLAIM_MAX, Admit, Exchange, ExchangeReply, Wants
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Lease
-from leaseway.domain.kind import Kind
+from leaseway.domain.kind import Kind, declared_budgets, declared_limits
 from leaseway.domain.limits.limit import PermitRequest
-from leaseway.domain.requirements import declared_budgets, declared_limits
 from leaseway.domain.schedule import Schedule
+from leaseway.domain.workers import Heartbeat
+from leaseway.worker import maintenance
 from leaseway.worker.admission import Admission
-from leaseway.worker.attempt import Attempt, Claim, Stop
+from leaseway.worker.definitions import declare_definitions
 from leaseway.worker.environment import (
-    PREFETCH_SECONDS,
     Environment,
+    Prefetch,
     WorkerSettings,
+    WorkerSummary,
+    describe_worker,
     emit_unavailable,
     jitter,
     pause,
-    prefetch_count,
-    smooth_rate,
 )
-from leaseway.worker.lease_renewal import LeaseRenewal, renew_in_thread
+from leaseway.worker.lease_renewal import Heartbeats, LeaseRenewal, RepeatedCancel, renew_in_thread
 from leaseway.worker.limiter_client import LimiterClient
-from leaseway.worker.maintenance import (
-    EXPIRE_EVERY_SECONDS,
-    PRUNE_EVERY_SECONDS,
-    expire_holds,
-    fire_schedules,
-    prune_jobs,
-)
 from leaseway.worker.poll import Poll
-from leaseway.worker.run_handler import NO_ORIGINS, HandlerRunner, read_origins
-from leaseway.worker.settle import Settlements
-from leaseway.worker.slots import Slots
+from leaseway.worker.run_handler import HandlerRunner, read_origins
+from leaseway.worker.settle import Attempt, Settlements, Stop
+from leaseway.worker.slots import Claim, Slots
 
 CANCEL_CHECK_SECONDS = 1.0
 """While jobs run, the worker sends an exchange at least this often, to learn which of them were cancelled."""
-REPORT_SECONDS = 0.5
 STUBBORN_SECONDS = 5.0
 """How long a handler may resist being stopped, and a last settlement may take, before the worker leaves anyway."""
 
 RunRenewal = Callable[[LeaseRenewal], AbstractAsyncContextManager[None]]
-
-
-class WorkerSummary(NamedTuple):
-    """What a worker did between its start and its end."""
-
-    settled: int
-    lost: int
-    """Attempts whose lease ended before they did: another worker runs these jobs."""
-    released: int
-    """Jobs that were given back without using an attempt."""
-    is_clean: bool
-    """Every lease was settled or released, so no job has to wait until its lease expires."""
 
 
 class Worker:
@@ -87,7 +69,8 @@ class Worker:
         self._kinds = kinds
         self._settings = settings
         self._schedules = schedules
-        self._run_renewal = run_renewal
+        self._run_renewal = environment.run_renewal or run_renewal
+        self._has_budgets = any(kind.requirements.budgets for kind in kinds.values())
         self.id = environment.ids.worker()
         self._wake = asyncio.Event()
         self._limiter = LimiterClient(environment, self.id, declared_limits(kinds.values()))
@@ -97,11 +80,11 @@ class Worker:
         self._slots = Slots(environment, kinds, self._runner, self._settlements, settings.concurrency)
         self._settlements.wake, self._settlements.is_idle = self._wake.set, self._slots.is_idle
         self._poll = Poll(self.id, environment, settings, self._admission.known, self._all_done, self._wake.set)
+        self._heartbeats = Heartbeats(environment.store, environment.clock, self._describe, self._settlements.tally)
         self._stop_at: float | None = None
-        self._is_leaving = False
-        self._is_clean = True
-        self._rate = 0.0
-        self._exchanged_at = self._measured_at = environment.clock.monotonic()
+        self._is_leaving, self._is_clean = False, True
+        self._exchanged_at = environment.clock.monotonic()
+        self._prefetch = Prefetch(self._exchanged_at)
 
     # -- the life of a worker ---------------------------------------------------------------------------------------
 
@@ -115,32 +98,42 @@ class Worker:
 
         jobs, clock = self._environment.store.jobs, self._environment.clock
         renewal = LeaseRenewal(self.id, self._slots, self._settlements.unacknowledged, jobs, clock, halt)
+        renewal.heartbeats = self._heartbeats
+        self._heartbeats.drain = partial(loop.call_soon_threadsafe, self.drain)
         try:
             await self._declare()
             async with self._run_renewal(renewal):
                 await self._live()
         finally:
             await self._slots.stop(0)
+            if self._has_budgets:
+                await self._runner.unsettled.leave(CANCEL_CHECK_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_CHECK_SECONDS):
                     await self._admission.leave()
                     await self._limiter.leave(self._tenant_calls)
             await self._runner.close()
+            await self._heartbeats.leave(self.id)
         return self._summary()
+
+    def _describe(self, uptime_seconds: float) -> Heartbeat:
+        used, waiting = len(self._slots.running), self._slots.count_waiting()
+        beat = describe_worker(self.id, self._settings, self._kinds, used, waiting, self.is_draining, uptime_seconds)
+        return replace(beat, estimates=self._limiter.estimates())
 
     async def _declare(self) -> None:
         """Store the limits and budgets that the code declares. An unreachable limiter is told at its first use."""
-        if budgets := declared_budgets(self._kinds.values()):
-            await self._declare_budgets(budgets)
+        if self._has_budgets:
+            await self._declare_budgets()
         if any(kind.requirements.uses for kind in self._kinds.values()):
             with contextlib.suppress(TransientError):
                 await self._limiter.opened()
 
-    async def _declare_budgets(self, budgets: Sequence[BudgetDefinition]) -> None:
-        failures = 0
+    async def _declare_budgets(self) -> None:
+        failures, budgets, ledger = 0, declared_budgets(self._kinds.values()), self._environment.ledger
         while not self.is_draining:  # until the ledger answers
             try:
-                return await self._environment.ledger.definitions.declare(budgets)
+                return await declare_definitions(ledger.definitions, budgets, self._environment.store.operations)
             except TransientError as error:
                 failures += 1
                 emit_unavailable(self._environment, self.id, "declare budgets", failures, error)
@@ -166,6 +159,7 @@ class Worker:
         return self._stop_at is not None
 
     async def _live(self) -> None:
+        ending = contextlib.ExitStack()
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(task) for task in self._side_tasks()]
@@ -177,19 +171,25 @@ class Worker:
                         await self._leave()
                     raise
                 await self._leave()
-                for task in tasks:
-                    task.cancel()
+                ending.callback(RepeatedCancel(tasks).close)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        finally:
+            ending.close()
 
     def _side_tasks(self) -> list[Coroutine[Any, Any, None]]:
-        prune = partial(prune_jobs, self._environment, self._settings.keep_us)
-        tasks = [self._poll.run(), self._admit(), self._report(), self._repeat(PRUNE_EVERY_SECONDS, "prune", prune)]
+        prune = partial(maintenance.prune_jobs, self._environment, self._settings.keep_us)
+        tasks = [self._poll.run(), self._admit(), self._slots.report_progress()]
+        tasks.append(self._repeat(maintenance.PRUNE_EVERY_SECONDS, "prune", prune))
+        merge = partial(maintenance.maintain_history, self._environment)
+        tasks.append(self._repeat(maintenance.HISTORY_EVERY_SECONDS, "history", merge))
         tasks.append(self._limiter.keep_calls_counted(self._tenant_calls))
-        if any(kind.requirements.budgets for kind in self._kinds.values()):
-            tasks.append(self._repeat(EXPIRE_EVERY_SECONDS, "expire holds", partial(expire_holds, self._environment)))
+        tasks.append(self._heartbeats.run(self._environment.chance.random()))
+        if self._has_budgets:
+            maintain = partial(maintenance.maintain_budgets, self._environment)
+            tasks += [self._runner.unsettled.run(), self._repeat(maintenance.EXPIRE_EVERY_SECONDS, "budgets", maintain)]
         if self._schedules:
-            tasks.append(fire_schedules(self._environment, self._schedules, self._kinds))
+            tasks.append(maintenance.fire_schedules(self._environment, self._schedules, self._kinds))
         return tasks
 
     async def _repeat(self, seconds: float, doing: str, step: Callable[[], Awaitable[object]]) -> None:
@@ -243,15 +243,12 @@ class Worker:
 
     async def _flush(self, seconds: float) -> None:
         """Send all settlements, if the store answers within this time."""
-        if not self._settlements:
-            return
-        settlements = self._settlements.take()
-        try:
+        # After a timeout the settlements are back in the outbox. The store may have received them; sending them again
+        # is harmless, and leaving without them is not clean.
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._exchange(Exchange(self.id, settlements))
-        except TimeoutError:
-            # The store may have received them. Sending them again is harmless; leaving without them is not clean.
-            self._settlements.put_back(settlements)
+                while self._settlements:
+                    await self._exchange(Exchange(self.id, self._settlements.take()))
 
     def _summary(self) -> WorkerSummary:
         done = self._settlements
@@ -265,7 +262,8 @@ class Worker:
         """The next exchange, if there is a reason for one now."""
         room = self._room()
         admits = self._admission.admits() if room else ()
-        wants_work = bool(admits) or (self._poll.may_find_work and self._is_worth_claiming(room))
+        has_gates = bool(admits) or (room > 0 and self._admission.has_news)
+        wants_work = has_gates or (self._poll.may_find_work and self._is_worth_claiming(room))
         must_settle = self._settlements.is_due()
         must_check = bool(self._slots.running) and self._since_exchange() >= CANCEL_CHECK_SECONDS
         if not (wants_work or must_settle or must_check):
@@ -273,18 +271,18 @@ class Worker:
         return Exchange(self.id, self._settlements.take(), self._wants(room, admits) if room > 0 else None)
 
     def _wants(self, room: int, admits: tuple[Admit, ...]) -> Wants:
-        token = self._environment.ids.token()
-        return Wants(self._settings.queues, room, token, admits, self._admission.closed())
+        count, token = min(room, CLAIM_MAX), self._environment.ids.token()
+        return Wants(self._settings.queues, count, token, admits, self._admission.take_closings())
 
     def _room(self) -> int:
         """How many jobs the worker can take: its free slots, and the number to prefetch."""
         if self.is_draining:
             return 0
-        return max(self._slots.free + prefetch_count(self._rate) - len(self._slots.prefetched), 0)
+        return max(self._slots.free + self._prefetch.count - len(self._slots.prefetched), 0)
 
     def _is_worth_claiming(self, room: int) -> bool:
         """An exchange for little room pays only if nothing else is left to start."""
-        most = self._settings.concurrency + prefetch_count(self._rate)
+        most = self._settings.concurrency + self._prefetch.count
         return room > 0 and (not self._slots.prefetched or room >= most / 2)
 
     def _since_exchange(self) -> float:
@@ -298,6 +296,8 @@ class Worker:
             claim = self._slots.claim = Claim(call.wants, self._environment.clock.monotonic())
         try:
             reply, sent_at = await self._send(call)
+        except UsageError as error:
+            return self._settlements.put_back_refused(call.settlements, error)
         except TransientError:
             # The store may have granted leases that this worker cannot release in time. The settlements are sent again.
             self._is_clean &= call.wants is None
@@ -306,7 +306,7 @@ class Worker:
         except asyncio.CancelledError:
             self._settlements.put_back(call.settlements)
             raise
-        self._measure_rate()
+        self._measure_rate(sent_at)
         self._settlements.acknowledge(call.settlements, reply.lost)
         for job in reply.cancelled:
             self._slots.cancel(job)
@@ -319,17 +319,15 @@ class Worker:
 
     async def _receive(self, claim: Claim, reply: ExchangeReply, sent_at: float) -> None:
         self._poll.learn(claim.wants.count, len(reply.leases))
-        traced = self._environment.tracing is not None
-        origins = await read_origins(self._environment, reply.leases) if traced else NO_ORIGINS
-        is_news = self._admission.learn(reply.gated, claim.wants.closed)
+        origins = await read_origins(self._environment, reply.leases)
+        is_news = self._admission.learn(reply.gated)
         self._poll.found_nothing = not reply.leases and not is_news
         self._slots.put(claim, self._admission.assign(self._attempts(reply.leases, sent_at, origins)))
 
     def _attempts(self, leases: Sequence[Lease], sent_at: float, origins: Mapping[JobId, str]) -> Iterator[Attempt]:
         for lease in leases:
             attempt = Attempt(lease, sent_at)
-            if origins:
-                attempt.origin = origins.get(lease.id)
+            attempt.origin = origins.get(lease.id)
             yield attempt
 
     async def _send(self, call: Exchange) -> tuple[ExchangeReply, float]:
@@ -354,14 +352,11 @@ class Worker:
             return claim.granted()
         return wants
 
-    def _measure_rate(self) -> None:
-        """The rate at which jobs finish decides how many are prefetched."""
+    def _measure_rate(self, sent_at: float) -> None:
+        """The rate at which jobs finish, and the time of an exchange, decide how many jobs are prefetched."""
         self._exchanged_at = now = self._environment.clock.monotonic()
-        elapsed = now - self._measured_at
-        if elapsed >= PREFETCH_SECONDS:  # over a shorter time, a few jobs that end together would look like a high rate
-            self._rate = smooth_rate(self._rate, self._settlements.finished / elapsed)
+        if self._prefetch.learn(self._settlements.finished, now - sent_at, now):
             self._settlements.finished = 0
-            self._measured_at = now
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
@@ -380,17 +375,18 @@ class Worker:
         return max(patience, 0.0)
 
     async def _all_done(self) -> bool:
-        """Whether no unfinished job is left in these queues and every settlement was sent."""
-        lanes = await self._environment.store.reads.lanes()
+        """Whether every settlement was sent and no unfinished job is left in these queues that this worker can run."""
+        lanes, queues = await self._environment.store.reads.lanes(), self._settings.queues
+        unfinished = sum(lane.unfinished for lane in lanes if lane.queue in queues)
         is_idle = self._slots.is_idle() and not self._settlements
-        return is_idle and not any(lane.unfinished for lane in lanes if lane.queue in self._settings.queues)
+        return is_idle and await self._runner.misfits.are_all(unfinished, queues)
 
     async def _admit(self) -> None:
         """While jobs wait behind gates and slots are free, take what they need."""
         while True:  # until it is cancelled
             await self._admission.wait(self._room() > 0)
             with contextlib.suppress(LeasewayError):  # admission logs it and tries again
-                if await self._admission.open_next(self._room(), self._held()):
+                if await self._admission.open_next(self._room(), self._held, self._slots.places.share):
                     self._wake.set()
 
     def _tenant_calls(self) -> Mapping[PermitRequest, int]:
@@ -398,16 +394,3 @@ class Worker:
 
     def _held(self) -> list[Attempt]:
         return [*self._slots.prefetched, *self._slots.running.values()]
-
-    async def _report(self) -> None:
-        """Store the progress of running jobs."""
-        while True:  # until it is cancelled
-            await self._environment.clock.sleep(REPORT_SECONDS)
-            changed = [each for each in self._slots.running.values() if each.progress_is_new]
-            if not changed:
-                continue
-            reports = [ProgressReport(each.lease.id, each.lease.token, each.progress or "") for each in changed]
-            for each in changed:
-                each.progress_is_new = False
-            with contextlib.suppress(TransientError):  # the next report replaces a lost one
-                await self._environment.store.jobs.report(reports)

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from leaseway.domain.errors import TransientError
-from leaseway.domain.exchange import Gate
+from leaseway.domain.exchange import GRANT_MAX, Gate
 from leaseway.domain.ids import SECOND_US, WorkerId
 from leaseway.worker.environment import Environment, WorkerSettings, emit_unavailable, jitter, pause
 
@@ -47,8 +47,9 @@ class Poll:
         self._is_wanted.set()
 
     def learn(self, wanted: int, found: int) -> None:
-        """From the reply to a claim. A full reply means that there may be more jobs."""
-        self.may_find_work = found >= wanted
+        """From the reply to a claim. A full reply means that there may be more jobs; that of a service may be full with
+        fewer jobs than were wanted."""
+        self.may_find_work = found >= min(wanted, GRANT_MAX)
         self._trusts_notifications |= found > 0
 
     async def run(self) -> None:

@@ -1,46 +1,50 @@
 """exchange ─► admit ─► [run handler: call the provider] ─► settle
 
 One call to a provider: a permit of each of the job's limits, then a hold on each of its budgets, then the request, all
-while the permit is valid. Afterwards the hold is settled with the actual cost, or in full if the handler does not say;
-and what the provider reports about its limits goes to the whole fleet.
+while the permit is valid. If the ledger is so slow that a permit could expire meanwhile, the hold comes first.
+Afterwards the hold is settled with the actual cost, or in full if the handler does not say; and what the provider
+reports about its limits goes to the whole fleet.
 
-If a limit or a budget asks for a longer wait than a handler should make, the attempt ends and the job waits in its
-lane.
+If a limit or a budget asks for a long wait, or if the limiter or the ledger cannot be reached for that long, the
+attempt ends and the job waits in its lane. That restarts the handler, so it happens only before the first call: a job
+that has called since its last checkpoint waits in place, with its lease renewed, its timeout stopped and its slot lent
+to other jobs. No call is repeated because of a limit. Costs that could not be booked are booked later.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
-from leaseway.domain.budgets.budget import (
-    IMPOSSIBLE,
-    PAUSED,
-    Charge,
-    Crossed,
-    HoldBooked,
-    HoldDenied,
-    HoldGranted,
-    HoldUsed,
-    OverPolicy,
-    parse_cost_micros,
-)
-from leaseway.domain.budgets.holds import RAISED_US
-from leaseway.domain.errors import BadValue, LeasewayError, TransientError, UsageError
+from leaseway.domain.budgets.budget import HoldBooked, HoldDenied, HoldGranted, HoldUsed
+from leaseway.domain.errors import LeaseLost, TransientError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, parse_rate_limits
-from leaseway.domain.outcome import Deferred, Fail
-from leaseway.domain.requirements import Requirements, parse_needs
-from leaseway.worker.attempt import Attempt
-from leaseway.worker.environment import Environment, pause
-from leaseway.worker.limiter_client import NO_PERMIT, LimiterClient, Permit
-from leaseway.worker.provider_http import Delivery, RequestGrant
+from leaseway.domain.limits.rate_limit_headers import NO_REPLY, RateLimitStatus
+from leaseway.domain.limits.sliding_log import NOTHING_USED
+from leaseway.domain.outcome import Deferred
+from leaseway.domain.requirements import Requirements
+from leaseway.ports.ledger import HoldRequest, SettleHoldRequest
+from leaseway.ports.provider_requests import Delivery, RequestGrant
+from leaseway.worker.calls.call_needs import CallNeeds, CallOptions, call_needs, denial, job_needs, with_estimates
+from leaseway.worker.calls.grant import CallGrant, enclosing_call
+from leaseway.worker.calls.in_place import InPlace, Refusal, wait_seconds
+from leaseway.worker.calls.key_pool import KeyChoice
+from leaseway.worker.calls.settlement import settle_amounts
+from leaseway.worker.environment import Environment, pause, retry_delay_seconds
+from leaseway.worker.ledger_client import HoldIds, JobHold, UnsettledHolds, emit_crossed, no_cost
+from leaseway.worker.limiter_client import LimiterClient
+from leaseway.worker.permit_queue import NO_PERMIT, Permit
+from leaseway.worker.settle import Attempt, Stop
 
-HOLD_US = 600 * SECOND_US
-"""A hold that is not settled by then is charged in full."""
-CALLS_MAX = 1_000_000
-SETTLE_TRIES_MAX = 5
+MARGIN_SECONDS = 15.0
+"""How long after the deadline of its call a hold that is not settled is captured."""
+JOB_HOLD_SECONDS = 3_600.0
+"""After this time, or the timeout of the job, a hold for a whole job is captured. It is corrected when the job ends."""
+LEDGER_SECONDS_MAX = 10.0
+"""How long a handler waits for a ledger that cannot be reached. After that the job goes back to its lane."""
+SETTLE_TRIES_MAX = 2
+"""A handler settles its hold this many times; if the ledger cannot be reached, the worker goes on."""
 
 
 class ProviderCalls:
@@ -53,236 +57,344 @@ class ProviderCalls:
         arguments: Mapping[str, Any],
         limiter: LimiterClient,
         environment: Environment,
+        unsettled: UnsettledHolds,
     ) -> None:
         self._attempt = attempt
-        self._needs = parse_needs(attempt.lease.needs)
-        amounts = requirements.amounts(arguments) if self._needs.budgets else {}
-        self._lines = tuple((charge, charge_amount(charge, amounts)) for charge in self._needs.budgets)
-        self._units = {budget.name: budget.unit for budget in requirements.budgets}
-        fails = {budget.name for budget in requirements.budgets if budget.definition.over is OverPolicy.FAIL}
-        self._failing = {charge.name for charge in self._needs.budgets if charge.budget in fails}
+        self._requirements, self._arguments = requirements, arguments
+        self._needs = job_needs(requirements, arguments, attempt.lease)
         self._limiter = limiter
         self._environment = environment
-        self._number = 0
-        self.open_calls: list[ProviderCall] = []
-        """Calls inside `async with ctx.call()`."""
+        self._unsettled = unsettled
+        self._owner = str(attempt.lease.fence)
+        self.keys = KeyChoice(self.needs_with, limiter, environment)
+        self._made_ids: HoldIds | None = None
+        self._job_hold = JobHold() if requirements.holds_per_job else None
+        self.open_grants: list[CallGrant] = []
+        """Of calls inside `async with ctx.call()`."""
 
-    def call(self) -> "ProviderCall":
-        return ProviderCall(self)
+    # Calls without limits and budgets need neither of these.
+
+    @property
+    def _place(self) -> InPlace:
+        return InPlace(self._attempt, self._environment.clock, self._limiter, self._unsettled)
+
+    @property
+    def _ids(self) -> HoldIds:
+        if self._made_ids is None:
+            self._made_ids = HoldIds(self._attempt.lease)
+        return self._made_ids
+
+    def _take_booked(self) -> str | None:
+        return None if self._made_ids is None else self._made_ids.take_booked()
 
     # -- for ctx.http -----------------------------------------------------------------------------------------------
 
-    async def before(self) -> "CallGrant":
+    async def before(self, seconds: float) -> "CallGrant":
         """A request inside `async with ctx.call()` belongs to that call; every other request is a call of its own."""
-        for call in reversed(self.open_calls):
-            if call.grant is not None and not call.grant.is_sent:
-                await self.refresh(call.grant)
-                call.grant.is_sent = True
-                return call.grant
-        return await self.open(is_sent=True)
+        if not self.open_grants and not self._needs.is_metered:
+            return self._open_unmetered(seconds, self._needs, is_sent=True)
+        self._attempt.refuse_if_ended("http")
+        grant = enclosing_call(self.open_grants)
+        if grant is not None and not grant.is_sent:
+            with self._attempt.waiting():
+                await self.refresh(grant)
+        else:  # a second request of a call is one more call, under the same limits
+            grant = await self.open(seconds, None if grant is None else grant.needs)
+        grant.is_sent = True
+        return grant
 
     async def after(self, request_grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
         grant = cast(CallGrant, request_grant)
+        if status is None and delivery is Delivery.UNKNOWN and self._attempt.is_out_of_time:
+            status = NO_REPLY
         if status is not None:
             await self.notify(grant, status)
-        if any(call.grant is grant for call in self.open_calls):
+        if delivery is Delivery.NOT_SENT:
+            self._attempt.uncount_call(grant.take_number())
+        if self.open_grants and grant in self.open_grants:
             grant.is_sent = delivery is not Delivery.NOT_SENT
         else:
-            await self.close(grant, no_cost(self._lines) if delivery is Delivery.NOT_SENT else {})
+            grant.is_free |= delivery is Delivery.NOT_SENT
+            await self.close(grant, is_cut_off=delivery is Delivery.UNKNOWN)
+
+    def settle(self, request_grant: RequestGrant, amounts: Mapping[str, Any]) -> None:
+        """What a call cost and used, by unit."""
+        grant = cast(CallGrant, request_grant)
+        grant.refuse_settled()
+        grant.settle(settle_amounts(amounts, grant.needs.units, self._limiter.metered.units(grant.needs.limits)))
 
     # -- one call ---------------------------------------------------------------------------------------------------
 
-    async def open(self, *, is_sent: bool = False) -> "CallGrant":
-        """Wait for the permit and the hold of one call. The request must be sent at once."""
-        permit = await self._permit()
+    def needs_with(self, options: CallOptions) -> CallNeeds:
+        """What a call with these options needs."""
+        return call_needs(self._needs, self._requirements, self._arguments, self._attempt.lease.tenant, options)
+
+    async def open(self, seconds: float, needs: CallNeeds | None = None) -> "CallGrant":
+        """Wait for the permit and the hold of one call, which takes at most these seconds. The request must be sent at
+        once."""
+        needs = self._needs if needs is None else needs
+        if not needs.is_metered:
+            return self._open_unmetered(seconds, needs)
+        with self._attempt.waiting(), self._releasing_booked():
+            while True:  # until the call may be made, or the job is stopped
+                seen = self._place.changes()
+                try:
+                    grant = await self._open(seconds, needs)
+                except Deferred as deferred:
+                    seconds_left = wait_seconds(deferred, self._environment.clock.wall_us())
+                    if not await self.wait_in_place(str(deferred), seconds_left, by_limit=deferred.by_limit, seen=seen):
+                        raise
+                else:
+                    grant.number = self._attempt.count_call()
+                    return grant
+
+    def _open_unmetered(self, seconds: float, needs: CallNeeds, *, is_sent: bool = False) -> "CallGrant":
+        """A call without limits and budgets waits for nothing."""
+        self._attempt.refuse_if_ended("http" if is_sent else "call")
+        now = self._environment.clock.monotonic()
+        self._refuse_if_lost(now)
+        grant = CallGrant(self._may_send, needs, NO_PERMIT, None)
+        grant.is_sent, grant.seconds, grant.until = is_sent, seconds, now + seconds
+        grant.number = self._attempt.count_call()
+        return grant
+
+    @contextlib.contextmanager
+    def _releasing_booked(self) -> Iterator[None]:
+        """A call that is given up, because the job was cancelled or its handler does not wait any longer, releases what
+        is booked for it. Another delivery of the job takes the hold over."""
         try:
-            hold = await self._hold() if self._lines else None
+            yield
+        except asyncio.CancelledError:
+            if self._attempt.stop in (None, Stop.CANCELLED):
+                self._not_sent(self._take_booked(), self._needs)
+            raise
+
+    async def wait_in_place(self, why: str, seconds: float, *, by_limit: bool, seen: int | None = None) -> bool:
+        """`seen`: the changes of definitions that were known when the call was refused; further ones end the wait."""
+        if not self._attempt.calls or not self._attempt.enter_place():
+            return False
+        enclosing = enclosing_call(self.open_grants)
+        limits = (self._needs if enclosing is None else enclosing.needs).limits if by_limit else None
+        return await self._place.wait(Refusal(why, seconds, limits, seen))
+
+    async def _open(self, seconds: float, needs: CallNeeds) -> "CallGrant":
+        self._attempt.refuse_if_ended("call")
+        needs = with_estimates(needs, partial(self._limiter.metered.learnt.estimate, self._attempt.lease.kind))
+        is_hold_first = self._outlasts_permits(needs)
+        permit = NO_PERMIT if is_hold_first else await self._permit(seconds, needs)
+        try:
+            hold = await self._hold_for_call(seconds, needs) if needs.lines else None
         except BaseException:
             # The job keeps its place under the tenant's concurrency limit until it ends.
             await self._limiter.give_back(permit.without(self._attempt.tenant_permit).granted, 1)
             raise
-        grant = CallGrant(self._limiter, permit, hold, is_sent)
+        grant = CallGrant(self._may_send, needs, permit, hold)
+        grant.seconds = seconds
         try:
+            if is_hold_first:
+                grant.permit = await self._permit(seconds, needs)
             await self.refresh(grant)
         except BaseException:
-            await self.close(grant, no_cost(self._lines))
+            grant.is_free = True
+            await self.close(grant)
             raise
+        grant.until = self._environment.clock.monotonic() + seconds
         return grant
 
-    async def refresh(self, grant: "CallGrant") -> None:
-        """An expired permit counts as used. Take another one."""
-        while self._needs.limits and not grant.is_valid():
-            await self._end_calls(grant.permit)
-            grant.permit = NO_PERMIT
-            grant.permit = await self._limiter.take(self._needs.limits)
+    def _outlasts_permits(self, needs: CallNeeds) -> bool:
+        """Whether a permit could expire while the ledger places a hold. Every call would waste a permit, and if the
+        next one is far away, no call would ever be made. Otherwise the hold comes last, because it keeps money from
+        other jobs."""
+        if not needs.lines:
+            return False
+        return 2 * self._unsettled.hold_seconds >= self._limiter.permit_seconds(needs.limits)
 
-    async def close(self, grant: "CallGrant", actuals: Mapping[str, int]) -> None:
-        """The call is over. Its cost is booked even if the lease of the job is lost, because the money is spent."""
-        if grant.is_closed:
+    async def refresh(self, grant: "CallGrant") -> None:
+        """Return when the request may be sent at once. An expired permit counts as used; take another one."""
+        while True:  # until a permit is valid; `take` bounds the wait
+            self._attempt.refuse_if_ended("call")
+            self._refuse_if_lost(self._environment.clock.monotonic())
+            if not grant.needs.limits or grant.is_valid():
+                return
+            await self._end_calls(grant.permit, grant.needs)
+            grant.permit = NO_PERMIT
+            grant.permit = await self._limiter.take(grant.needs.limits, call_seconds=grant.seconds)
+
+    def _may_send(self, permit: Permit) -> bool:
+        attempt = self._attempt
+        may_send = not attempt.has_ended and not attempt.is_lost(self._environment.clock.monotonic())
+        return may_send and (permit is NO_PERMIT or self._limiter.is_valid(permit))
+
+    def _refuse_if_lost(self, now: float) -> None:
+        if self._attempt.is_lost(now):
+            raise LeaseLost(f"job {self._attempt.lease.id}: the lease is lost; the request was not sent")
+
+    async def close(self, grant: "CallGrant", *, is_cut_off: bool = False) -> None:
+        """The call is over. Its cost is booked even if the lease of the job is lost, because the money is spent.
+        `is_cut_off`: no reply was received, so the provider may still be working on it."""
+        was_closed, grant.is_closed = grant.is_closed, True
+        if was_closed or not grant.needs.is_metered:
             return
-        grant.is_closed = True
+        actuals, used, needs = grant.actuals, grant.used, grant.needs
+        if needs.stated and used is not None:
+            self._limiter.metered.learnt.note_all(self._attempt.lease.kind, needs.learnt, used)
+        if grant.is_free and not grant.is_settled:
+            actuals, used = no_cost(needs.lines), NOTHING_USED
         try:
-            await self._end_calls(grant.permit)
+            if is_cut_off:
+                seconds = grant.until - self._environment.clock.monotonic()
+                self._limiter.end_calls_later(needs.own(grant.permit.granted.asks), seconds, used)
+            else:
+                await self._limiter.end_calls(needs.own(grant.permit.granted.asks), used=used)
         finally:
-            if grant.hold is not None:
+            if self._job_hold is not None and needs.has_job_lines:
+                self._job_hold.end_call(needs.budgets, actuals)
+            elif grant.hold is not None:
                 await self._settle(grant.hold, actuals)
+
+    def finish(self, *, keeps_booked: bool) -> None:
+        """The attempt is over: settle the hold of the whole job, and release what is booked, unless the job waits."""
+        while not keeps_booked and (booked := self._take_booked()) is not None:
+            self._not_sent(booked, self._needs)
+        if (hold := self._job_hold) is not None and hold.id is not None:
+            self._unsettled.add(hold.id, self._owner, hold.costs())
 
     async def _settle(self, hold: str, actuals: Mapping[str, int]) -> None:
         try:
             await self._settle_with_retries(hold, actuals)
         except asyncio.CancelledError:
             # The ledger may have received it. Settling twice books once.
-            with contextlib.suppress(LeasewayError):
-                await self._environment.ledger.settle(hold, actuals)
+            self._unsettled.add(hold, self._owner, actuals)
             raise
 
     async def _settle_with_retries(self, hold: str, actuals: Mapping[str, int]) -> None:
         for failures in range(1, SETTLE_TRIES_MAX + 1):
             try:
-                self._emit_crossed(await self._environment.ledger.settle(hold, actuals))
-                return
+                crossed = await self._unsettled.ledger.settle(SettleHoldRequest(hold, dict(actuals), self._owner))
+                return emit_crossed(self._environment, crossed)
             except TransientError:
-                await pause(self._environment, failures)
-        # The hold is captured in full at its deadline: too much rather than too little.
-        self._environment.events.emit("hold_unsettled", job=self._attempt.lease.id, hold=hold)
+                if failures < SETTLE_TRIES_MAX:
+                    await pause(self._environment, failures)
+        self._unsettled.add(hold, self._owner, actuals)
 
     async def notify(self, grant: "CallGrant", status: RateLimitStatus) -> None:
-        await self._limiter.notify(grant.permit, self._needs.limits, status)
+        if status.is_unauthorized and grant.needs.key is not None:
+            grant.is_key_refused, status = True, grant.needs.key.leave(self._environment)
+        grant.is_free, grant.is_reported = status.throttled, True
+        if status.throttled:
+            self._attempt.uncount_call(grant.take_number())
+        if grant.permit is not NO_PERMIT:
+            await self._limiter.notify(grant.permit, grant.needs.limits, status)
 
-    def costs(self, amounts: Mapping[str, Any]) -> dict[str, int]:
-        """The actual cost of a call, given by unit, as the ledger expects it."""
-        known = set(self._units.values())
-        for unit in amounts:
-            if unit not in known:
-                expected = ", ".join(sorted(known)) or "none"
-                raise BadValue(unit, f"is not a unit of this job's budgets; its units: {expected}")
-        units = {charge.name: self._units.get(charge.budget, "") for charge, _ in self._lines}
-        return {name: parse_cost_micros(unit, amounts[unit]) for name, unit in units.items() if unit in amounts}
+    async def report_end(self, grant: "CallGrant", error: BaseException | None) -> None:
+        """How a call of another client than `ctx.http` has ended."""
+        if (status := grant.status_at_end(error, is_out_of_time=self._attempt.is_out_of_time)) is not None:
+            await self.notify(grant, status)
 
     # -- permits ----------------------------------------------------------------------------------------------------
 
-    async def _end_calls(self, permit: Permit) -> None:
-        """Free the places under the job's limits. The place under the tenant's limit belongs to the job."""
-        await self._limiter.end_calls(tuple(each for each in permit.granted.asks if each in self._needs.limits))
+    async def _end_calls(self, permit: Permit, needs: CallNeeds) -> None:
+        """Free the places under the limits of a call; nothing was sent. The place under the tenant's limit belongs to
+        the job."""
+        await self._limiter.end_calls(needs.own(permit.granted.asks), used=NOTHING_USED)
 
-    async def _permit(self) -> Permit:
+    async def _permit(self, seconds: float, needs: CallNeeds) -> Permit:
         """The permit that admitted the job, if this is its first call and the permit is still valid."""
+        if not needs.has_job_limits:
+            await self._limiter.declare_new(needs.new_limits)
+            return await self._limiter.take(needs.limits, call_seconds=seconds) if needs.limits else NO_PERMIT
         admitted, self._attempt.permit = self._attempt.permit, None
         if admitted is not None:
-            if self._limiter.is_valid(admitted) and self._covers_limits(admitted):
+            if self._limiter.is_valid(admitted) and set(needs.limits) <= set(admitted.granted.asks):
                 return admitted
             # The permit counts as used, but it gives up its places.
-            await self._end_calls(admitted)
-        return await self._limiter.take(self._needs.limits) if self._needs.limits else NO_PERMIT
-
-    def _covers_limits(self, permit: Permit) -> bool:
-        return set(self._needs.limits) <= set(permit.granted.asks)
+            await self._end_calls(admitted, needs)
+        if not needs.limits:
+            return NO_PERMIT
+        return await self._limiter.take(needs.limits, call_seconds=seconds)
 
     # -- holds ------------------------------------------------------------------------------------------------------
 
-    async def _hold(self) -> str:
+    async def _hold_for_call(self, seconds: float, needs: CallNeeds) -> str:
+        if self._job_hold is None or not needs.has_job_lines:
+            return await self._hold(seconds, needs)
+        async with self._job_hold.lock:  # of several first calls at once, one places the hold
+            if self._job_hold.id is None:
+                self._job_hold.id = await self._hold(JOB_HOLD_SECONDS, needs)
+            self._job_hold.calls += 1
+            return self._job_hold.id
+
+    async def _hold(self, seconds: float, needs: CallNeeds) -> str:
+        begun = self._environment.clock.monotonic()
+        try:
+            return await self._place_hold(seconds, needs)
+        finally:
+            self._unsettled.hold_seconds = self._environment.clock.monotonic() - begun
+
+    async def _place_hold(self, seconds: float, needs: CallNeeds) -> str:
         """Reserve the highest cost of the call, and record that the call is dispatched."""
-        lease, failures = self._attempt.lease, 0
-        while self._number < CALLS_MAX:
-            id_ = f"{lease.id}:{lease.attempts}:{self._number + 1}"
+        failures, ttl_us = 0, self._ttl_us(seconds)
+        until = self._environment.clock.monotonic() + LEDGER_SECONDS_MAX
+        id_ = None
+        while True:  # `_wait_for_ledger` bounds the time, and `HoldIds` the number of ids
             try:
-                answer = await self._environment.ledger.hold(
-                    id_, self._lines, HOLD_US, owner=str(lease.fence), dispatch=True
-                )
-            except TransientError:  # the id makes it safe to repeat
+                await self._unsettled.ledger.declare(needs.new_budgets)
+                id_ = id_ or await self._take_id(needs)
+                answer = await self._unsettled.ledger.hold(HoldRequest(id_, needs.lines, ttl_us, self._owner, True))
+            except TransientError as error:  # the id makes it safe to repeat
                 failures += 1
-                await pause(self._environment, failures)
+                await self._wait_for_ledger(id_, needs, failures, until, error)
                 continue
             except asyncio.CancelledError:
-                await self._not_sent(id_)
+                self._not_sent(id_, needs)
                 raise
-            # A hold that was booked or denied is requested again under the same id, so that it is reserved only once.
-            self._number += isinstance(answer, HoldGranted | HoldUsed)
             match answer:
                 case HoldGranted():
-                    self._emit_crossed(answer.crossed)
+                    emit_crossed(self._environment, answer.crossed)
                     return id_
-                case HoldUsed():  # by an earlier delivery of this attempt
-                    pass
+                case HoldUsed():  # by an earlier delivery, which had reserved it
+                    id_ = None
                 case HoldBooked(until=until, budget=budget):
+                    self._keep_booked(id_, needs)
+                    if self._attempt.has_ended:  # in a task that the handler did not wait for
+                        self.finish(keeps_booked=False)
                     raise Deferred(f"budget {budget}: used up until its next window", run_at=until)
                 case HoldDenied():
-                    raise self._denial(answer)
-        raise UsageError(f"job {lease.id}: more than {CALLS_MAX:,} calls in one attempt")
+                    if needs.has_job_lines:
+                        self._ids.put_back(id_)
+                    raise denial(answer, needs)
 
-    async def _not_sent(self, hold: str) -> None:
-        """The hold may exist. If it does, the call cost nothing."""
-        with contextlib.suppress(LeasewayError):
-            await self._environment.ledger.settle(hold, no_cost(self._lines))
+    async def _take_id(self, needs: CallNeeds) -> str:
+        return await self._ids.take(self._environment.ledger.reads) if needs.has_job_lines else self._ids.take_own()
 
-    def _denial(self, denied: HoldDenied) -> Exception:
-        """Defer the job until a window begins or the budget may have been raised; or fail it, if the budget says so."""
-        text = f"budget {denied.budget}: {denied.why}"
-        fails = denied.budget in self._failing and denied.why != PAUSED
-        if denied.why == IMPOSSIBLE or fails:
-            return Fail(text, code="over_budget")
-        return Deferred(text, run_at=denied.until, delay_us=RAISED_US if denied.until is None else 0)
+    def _keep_booked(self, id_: str, needs: CallNeeds) -> None:
+        """A later call takes the hold over, if it costs the same."""
+        if needs.has_job_lines:
+            self._ids.put_back(id_, is_booked=True)
+        else:
+            self._not_sent(id_, needs)
 
-    def _emit_crossed(self, crossed: Crossed) -> None:
-        for budget, percent in crossed:
-            self._environment.events.emit("budget_reached", budget=budget, percent=percent)
+    def _ttl_us(self, seconds: float) -> int:
+        """A call ends with its attempt at the latest."""
+        timeout_us, wanted_us = self._attempt.lease.timeout_us, int(seconds * SECOND_US)
+        return min(wanted_us, timeout_us or wanted_us) + int(MARGIN_SECONDS * SECOND_US)
 
+    def _not_sent(self, hold: str | None, needs: CallNeeds) -> None:
+        """The hold may exist, because its reply may be lost, and no call is made under it. Its id is not used again: a
+        settlement that is on its way would free the hold of another call."""
+        if hold is not None:
+            self._unsettled.add(hold, self._owner, no_cost(needs.lines))
 
-class CallGrant:
-    """What one call holds while it is in flight: its permit and its hold."""
-
-    __slots__ = ("_limiter", "hold", "is_closed", "is_sent", "permit")
-
-    def __init__(self, limiter: LimiterClient, permit: Permit, hold: str | None, is_sent: bool) -> None:
-        self._limiter = limiter
-        self.permit = permit
-        self.hold = hold
-        self.is_sent = is_sent
-        self.is_closed = False
-
-    def is_valid(self) -> bool:
-        """Whether the request may still be sent."""
-        return self._limiter.is_valid(self.permit)
-
-
-class ProviderCall:
-    """`async with ctx.call() as call:` around one request, made with any client."""
-
-    def __init__(self, calls: ProviderCalls) -> None:
-        self._calls = calls
-        self._actuals: dict[str, int] = {}
-        self.grant: CallGrant | None = None
-
-    async def __aenter__(self) -> "ProviderCall":
-        self._actuals = {}
-        self.grant = await self._calls.open()
-        self._calls.open_calls.append(self)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    async def _wait_for_ledger(
+        self, hold: str | None, needs: CallNeeds, failures: int, until: float, error: TransientError
     ) -> None:
-        assert self.grant is not None
-        self._calls.open_calls.remove(self)
-        await self._calls.close(self.grant, self._actuals)
-
-    def settle(self, **amounts: Any) -> None:
-        """Set what the call cost, by unit: `call.settle(usd=0.004)`. Without it the whole estimate is charged."""
-        self._actuals = self._calls.costs(amounts)
-
-    async def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
-        """Report the provider's reply, if you do not use `ctx.http`. A status of 429 pauses the limit for the whole
-        fleet."""
-        assert self.grant is not None
-        await self._calls.notify(self.grant, parse_rate_limits(status, headers.items(), body))
-
-
-def no_cost(lines: Any) -> dict[str, int]:
-    return {charge.name: 0 for charge, _ in lines}
-
-
-def charge_amount(charge: Charge, amounts: Mapping[str, int]) -> int:
-    if charge.budget not in amounts:
-        # A cost of 0 would let the job spend without limit.
-        raise UsageError(f"the job was submitted with budget {charge.name}, which its code no longer declares")
-    return amounts[charge.budget]
+        """A handler that waits keeps its slot, which other jobs could use. After a while the job goes back to its
+        lane."""
+        if failures == 1:
+            self._environment.events.emit("ledger_unavailable", job=self._attempt.lease.id, error=error)
+        left = until - self._environment.clock.monotonic()
+        seconds = retry_delay_seconds(failures, self._environment.chance.random())
+        if left <= 0:
+            self._not_sent(hold, needs)
+            raise Deferred("the ledger cannot be reached", delay_us=int(seconds * SECOND_US))
+        await self._environment.clock.sleep(min(seconds, left))

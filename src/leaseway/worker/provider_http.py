@@ -8,22 +8,33 @@ The permit is checked again after the connection is made and before the first by
 longer than the permit is valid.
 """
 
-import asyncio
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Mapping
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from typing import Any, NamedTuple
 
-from leaseway.domain.errors import BadValue, TransientError, UsageError
+from leaseway.deadlines import Deadline, Deadlines
+from leaseway.domain.errors import BadValue, TransientError
+from leaseway.domain.http import (
+    ConnectFailed,
+    HttpError,
+    HttpHeaders,
+    HttpReply,
+    HttpRequest,
+    Params,
+    ProxyRefused,
+    ReplyLost,
+    ReplyTimeout,
+    build_url,
+    encode_body,
+    merge_headers,
+)
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits import rate_limit_headers
-from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, Throttled, TooLarge
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, Throttled
 from leaseway.domain.validators import Seconds, parse_duration_us
 from leaseway.ports.clock import Chance, Clock
-
-if TYPE_CHECKING:
-    import httpx2
+from leaseway.ports.provider_requests import AboutToSend, Delivery, HttpTransport, RequestAdmission, RequestGrant
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
@@ -32,8 +43,6 @@ REPLY_SECONDS = 300.0
 """For the whole reply, unless the caller sets a longer timeout. A server that sends one byte at a time would never
 reach the timeout above."""
 TIMEOUT_SECONDS_MAX = 86_400
-REPLY_BYTES_MAX = 256 * 1_048_576
-"""After decompression: a megabyte on the wire may become gigabytes."""
 
 TRIES_MAX = 3
 GRANTS_MAX = 10
@@ -45,79 +54,32 @@ PATIENCE_US = 5 * SECOND_US
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 KEYED = frozenset({"POST", "PATCH"})
-TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
+TRANSIENT_STATUSES = frozenset({429, 502, 503, 504, 529})
 TOO_MANY = 429
 KEY_HEADER = "Idempotency-Key"
 
-ABOUT_TO_SEND = "send_request_headers.started"
-"""The trace event of the client before the first byte is sent."""
+BASE_HEADERS = HttpHeaders({"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "leaseway"})
+"""For headers that the caller does not set."""
+
+AnswerFunction = Callable[[HttpRequest], HttpReply | Awaitable[HttpReply]]
+"""A function that answers requests in a test."""
+SettleFunction = Callable[[HttpReply], Mapping[str, Any]]
 
 
-class Delivery(Enum):
-    """What happened to a request for which a grant was taken."""
+class FunctionTransport:
+    """Answers the requests of `ctx.http` by a function, for tests."""
 
-    NOT_SENT = "nothing was sent"
-    ANSWERED = "a complete reply arrived"
-    UNKNOWN = "it was sent and no complete reply arrived: the provider may have processed it"
+    def __init__(self, answer: AnswerFunction) -> None:
+        self._answer = answer
 
+    async def send(self, request: HttpRequest, about_to_send: AboutToSend) -> HttpReply:
+        await about_to_send()
+        answer = self._answer(request)
+        reply = await answer if isawaitable(answer) else answer
+        reply.request = request
+        return reply
 
-class RequestGrant(Protocol):
-    """The permission to send one request."""
-
-    def is_valid(self) -> bool:
-        """Whether the request may still be sent. False: its permit has expired and must be replaced."""
-        ...
-
-
-class RequestAdmission(Protocol):
-    """The job's limits and budgets. Every grant that `before` returns is passed to `after` exactly once."""
-
-    async def before(self) -> RequestGrant:
-        """Wait until one request may be sent."""
-        ...
-
-    async def after(self, grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
-        """The request has ended; `status` is None if there was no reply. Must not raise if a store is unavailable,
-        because the caller has a reply already."""
-        ...
-
-
-class SharedClient:
-    """The HTTP client of a worker process: opened by the first request, closed with the worker."""
-
-    def __init__(self, transport: "httpx2.AsyncBaseTransport | None" = None) -> None:
-        self._transport = transport
-        self._client: httpx2.AsyncClient | None = None
-
-    def open(self) -> "httpx2.AsyncClient":
-        if self._client is None:
-            # Imported late, like the client itself, because most commands send no requests.
-            from http.cookiejar import CookieJar, DefaultCookiePolicy
-
-            httpx2 = library()
-            self._client = httpx2.AsyncClient(
-                transport=self._transport,
-                # A redirect would be a request without a permit.
-                follow_redirects=False,
-                # One client serves all tenants: a cookie of one tenant must not be sent for another.
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-                # Limits and the worker's slots bound the number of requests.
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
-            )
-        return self._client
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
-
-def library() -> Any:
-    try:
-        import httpx2
-    except ImportError as error:
-        raise UsageError("ctx.http needs httpx2; install it with: pip install 'leaseway[http]'") from error
-    return httpx2
+    async def close(self) -> None: ...
 
 
 class HttpSettings(NamedTuple):
@@ -129,12 +91,14 @@ class HttpSettings(NamedTuple):
 DEFAULT_SETTINGS = HttpSettings()
 
 
-class HttpEnvironment(NamedTuple):
+class HttpEnvironment:
     """What all requests of a worker share."""
 
-    client: SharedClient
-    clock: Clock
-    chance: Chance
+    def __init__(self, transport: HttpTransport, clock: Clock, chance: Chance) -> None:
+        self.transport = transport
+        self.clock = clock
+        self.chance = chance
+        self.deadlines = Deadlines()
 
 
 class Http:
@@ -151,27 +115,29 @@ class Http:
         self._admission = admission
         self._call_key = call_key
         self._settings = settings
-        self._seen: Counter[str] = Counter()
+        self._seen: dict[str, int] = {}
+        self.sent = 0
+        """Requests that have left, including each retry."""
 
-    async def get(self, url: str, **options: Any) -> "httpx2.Response":
+    async def get(self, url: str, **options: Any) -> HttpReply:
         return await self.request("GET", url, **options)
 
-    async def head(self, url: str, **options: Any) -> "httpx2.Response":
+    async def head(self, url: str, **options: Any) -> HttpReply:
         return await self.request("HEAD", url, **options)
 
-    async def options(self, url: str, **options: Any) -> "httpx2.Response":
+    async def options(self, url: str, **options: Any) -> HttpReply:
         return await self.request("OPTIONS", url, **options)
 
-    async def put(self, url: str, **options: Any) -> "httpx2.Response":
+    async def put(self, url: str, **options: Any) -> HttpReply:
         return await self.request("PUT", url, **options)
 
-    async def delete(self, url: str, **options: Any) -> "httpx2.Response":
+    async def delete(self, url: str, **options: Any) -> HttpReply:
         return await self.request("DELETE", url, **options)
 
-    async def post(self, url: str, **options: Any) -> "httpx2.Response":
+    async def post(self, url: str, **options: Any) -> HttpReply:
         return await self.request("POST", url, **options)
 
-    async def patch(self, url: str, **options: Any) -> "httpx2.Response":
+    async def patch(self, url: str, **options: Any) -> HttpReply:
         return await self.request("PATCH", url, **options)
 
     async def request(
@@ -179,56 +145,71 @@ class Http:
         method: str,
         url: str,
         *,
-        params: Any = None,
+        params: Params | None = None,
         headers: Mapping[str, str] | None = None,
         json: Any = None,
         content: str | bytes | None = None,
-        data: Mapping[str, Any] | None = None,
+        data: Params | None = None,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the name that users of every client expect
         retry: bool | None = None,
         step: str | None = None,
-    ) -> "httpx2.Response":
+        settle: SettleFunction | None = None,
+    ) -> HttpReply:
         """Send a request as soon as the job's limits and budgets allow it.
 
         `timeout`: how long the provider may stay silent, in seconds. `retry`: whether the request is safe to repeat;
         None: if its method is idempotent or it carries an idempotency key. `step`: a name for this request within the
-        job, used in its idempotency key; without it, equal requests are told apart by their order.
+        job, used in its idempotency key; without it, equal requests are told apart by their order. `settle`: a
+        function of a reply below status 400 that returns what the call cost and used, by unit:
+        `lambda reply: {"usd": 0.004, "tokens": reply.json()["usage"]["total_tokens"]}`.
         """
-        if content is not None and not isinstance(content, str | bytes):
-            raise BadValue("content", f"must be str or bytes, which can be sent again (is {type(content).__name__})")
-        read_seconds = READ_SECONDS if timeout is None else timeout_seconds(timeout)
-        request = self._environment.client.open().build_request(
-            method.upper(), url, params=params, headers=headers, json=json, content=content, data=data
+        body, content_type = encode_body(json, content, data)
+        others = BASE_HEADERS
+        if content_type is not None:
+            others = HttpHeaders((*BASE_HEADERS.pairs, ("Content-Type", content_type)))
+        request = HttpRequest(
+            method.upper(),
+            build_url(url, params),
+            headers=merge_headers(headers, others),
+            content=body,
+            timeout_seconds=READ_SECONDS if timeout is None else timeout_seconds(timeout),
         )
-        request.extensions["timeout"] = {"connect": CONNECT_SECONDS, "read": read_seconds, "write": read_seconds}
         has_key = self._set_key(request, step)
         may_repeat = retry if retry is not None else has_key or request.method in IDEMPOTENT
-        return await self._send_with_retries(request, max(read_seconds, REPLY_SECONDS), may_repeat)
+        return await self._send_with_retries(request, may_repeat, settle)
 
-    def _set_key(self, request: "httpx2.Request", step: str | None) -> bool:
+    def _set_key(self, request: HttpRequest, step: str | None) -> bool:
         """Set an idempotency key that is the same in every attempt and different for every other request. A key that
         the caller has set is kept."""
         name = self._settings.key_header
         if name is None or request.method not in KEYED:
             return False
         if name not in request.headers:
-            request.headers[name] = self._call_key(self._step_name(request) if step is None else step)
+            key = self._call_key(self._step_name(request) if step is None else step)
+            request.headers = merge_headers({name: key}, request.headers)
         return True
 
-    def _step_name(self, request: "httpx2.Request") -> str:
+    def _step_name(self, request: HttpRequest) -> str:
         parts = f"{request.method} {request.url}\n".encode() + request.content
         digest = hashlib.sha256(parts).hexdigest()[:16]
-        self._seen[digest] += 1
-        return f"{digest}-{self._seen[digest]}"
+        self._seen[digest] = number = self._seen.get(digest, 0) + 1
+        return f"{digest}-{number}"
 
     async def _send_with_retries(
-        self, request: "httpx2.Request", reply_seconds: float, may_repeat: bool
-    ) -> "httpx2.Response":
-        for tries in range(1, TRIES_MAX + 1):
-            attempt = RequestAttempt(self._environment, self._admission, request, reply_seconds)
-            result = await attempt.run()
+        self, request: HttpRequest, may_repeat: bool, settle: SettleFunction | None
+    ) -> HttpReply:
+        tries = 0
+        while True:  # until a try succeeds or is the last; a job that waits in place starts to count again
+            tries += 1
+            reply_seconds = max(request.timeout_seconds, REPLY_SECONDS)
+            result = await RequestAttempt(self._environment, self._admission, request, reply_seconds, settle).run()
+            self.sent += result.delivery is not Delivery.NOT_SENT
             is_last = tries == TRIES_MAX
-            self._raise_if_throttled(result, may_repeat, is_last)
+            throttled = self._throttled(result, is_last) if may_repeat else None
+            if throttled is not None:
+                await self._wait_or_release(throttled)
+                tries = 0
+                continue
             if is_last or not may_retry(result, request.method, may_repeat):
                 break
             await self._environment.clock.sleep(
@@ -239,56 +220,29 @@ class Http:
         assert result.reply is not None
         return result.reply
 
-    def _raise_if_throttled(self, result: "RequestResult", may_repeat: bool, is_last: bool) -> None:
-        """Release the job if the wait is too long or the last try was throttled, too."""
+    def _throttled(self, result: "RequestResult", is_last: bool) -> Throttled | None:
+        """What to raise if the wait is too long for a handler, or if the last try was throttled, too."""
         status, reply = result.status, result.reply
-        if status is None or reply is None or not status.throttled or not may_repeat:
-            return
+        if status is None or reply is None or not status.throttled:
+            return None
         wait_us = status.retry_after_us or 0
-        # A 503 may be a fault as well as throttling. After the last try the caller gets it, or the job could wait
-        # forever.
-        if wait_us > self._settings.patience_us or (is_last and reply.status_code == TOO_MANY):
-            where = f"{reply.request.method} {reply.request.url.host}"
-            wait = f"asks for a wait of {wait_us / SECOND_US:g} s" if wait_us else "asks for a wait"
-            raise Throttled(f"{where}: status {reply.status_code}, the provider {wait}", status.retry_after_us)
+        # A 503 or 529 may be a fault as well. After the last try the caller gets it, or the job could wait forever.
+        if wait_us <= self._settings.patience_us and not (is_last and reply.status_code == TOO_MANY):
+            return None
+        where = "" if reply.request is None else f"{reply.request.method} {reply.request.host}: "
+        return rate_limit_headers.throttled_error(reply.status_code, status, where)
 
-
-class SyncHttp:
-    """`ctx.http` for plain functions, which run in a thread."""
-
-    def __init__(self, http: Http, loop: asyncio.AbstractEventLoop) -> None:
-        self._http = http
-        self._loop = loop
-
-    def request(self, method: str, url: str, **options: Any) -> "httpx2.Response":
-        return asyncio.run_coroutine_threadsafe(self._http.request(method, url, **options), self._loop).result()
-
-    def get(self, url: str, **options: Any) -> "httpx2.Response":
-        return self.request("GET", url, **options)
-
-    def head(self, url: str, **options: Any) -> "httpx2.Response":
-        return self.request("HEAD", url, **options)
-
-    def options(self, url: str, **options: Any) -> "httpx2.Response":
-        return self.request("OPTIONS", url, **options)
-
-    def put(self, url: str, **options: Any) -> "httpx2.Response":
-        return self.request("PUT", url, **options)
-
-    def delete(self, url: str, **options: Any) -> "httpx2.Response":
-        return self.request("DELETE", url, **options)
-
-    def post(self, url: str, **options: Any) -> "httpx2.Response":
-        return self.request("POST", url, **options)
-
-    def patch(self, url: str, **options: Any) -> "httpx2.Response":
-        return self.request("PATCH", url, **options)
+    async def _wait_or_release(self, throttled: Throttled) -> None:
+        """Release the job, unless it has made calls that would be repeated."""
+        seconds = (throttled.retry_after_us or PAUSE_US_MAX) / SECOND_US
+        if not await self._admission.wait_in_place(str(throttled), seconds, by_limit=True):
+            raise throttled
 
 
 class RequestResult(NamedTuple):
     """The result of one try: a reply with its rate limit status, or an error."""
 
-    reply: "httpx2.Response | None"
+    reply: HttpReply | None
     status: RateLimitStatus | None
     error: Exception | None
     delivery: Delivery
@@ -297,114 +251,134 @@ class RequestResult(NamedTuple):
 class RequestAttempt:
     """One try of a request, with its grant."""
 
+    __slots__ = (
+        "_admission", "_deadline", "_environment", "_grant", "_is_sent", "_reply_seconds", "_request",
+        "_settle_function",
+    )  # fmt: skip
+
     def __init__(
-        self, environment: HttpEnvironment, admission: RequestAdmission, request: "httpx2.Request", reply_seconds: float
+        self,
+        environment: HttpEnvironment,
+        admission: RequestAdmission,
+        request: HttpRequest,
+        reply_seconds: float,
+        settle: SettleFunction | None = None,
     ) -> None:
         self._environment = environment
         self._admission = admission
         self._request = request
         self._reply_seconds = reply_seconds
+        self._settle_function = settle
         self._grant: RequestGrant | None = None
-        self._is_sent: bool | None = None
-        """None: the client has not reported yet."""
-        self._deadline = asyncio.timeout(None)
+        self._is_sent = False
+        self._deadline: Deadline | None = None
 
     async def run(self) -> RequestResult:
-        httpx2 = library()
         await self._admit()
         try:
             reply = await self._send()
-        except httpx2.HTTPError as error:
+        except HttpError as error:
             delivery = self._delivery_after(error)
-            await self._close(None, delivery)
+            await self._close(status_without_reply(error), delivery)
             return RequestResult(None, None, error, delivery)
         except BaseException as error:
             await self._close(None, self._delivery_after(error))
             raise
         status = self._status(reply)
-        await self._close(status, Delivery.ANSWERED)
+        try:
+            self._settle(reply, status)
+        finally:  # a call that cannot be settled is charged in full
+            await self._close(status, Delivery.ANSWERED)
         return RequestResult(reply, status, None, Delivery.ANSWERED)
 
     async def _admit(self) -> None:
         """Take a grant that is valid now."""
         for _ in range(GRANTS_MAX):
             if self._grant is None:
-                self._grant = await self._admission.before()
+                # Most replies are complete by then; one that arrives slowly may take longer.
+                self._grant = await self._admission.before(CONNECT_SECONDS + self._request.timeout_seconds)
             if self._grant.is_valid():
                 return
             await self._close(None, Delivery.NOT_SENT)
         raise TransientError(f"the permits of a request expired {GRANTS_MAX} times before it could be sent")
+
+    def _settle(self, reply: HttpReply, status: RateLimitStatus) -> None:
+        if self._settle_function is None or reply.status_code >= 400 or status.throttled or self._grant is None:
+            return
+        self._admission.settle(self._grant, amounts_used(self._settle_function, reply))
 
     async def _close(self, status: RateLimitStatus | None, delivery: Delivery) -> None:
         if (grant := self._grant) is not None:
             self._grant = None
             await self._admission.after(grant, status, delivery)
 
-    async def _send(self) -> "httpx2.Response":
-        self._request.extensions["trace"] = self._trace
-        client = self._environment.client.open()
+    async def _send(self) -> HttpReply:
         try:
-            async with self._deadline:
-                self._rearm(CONNECT_SECONDS + self._reply_seconds)
-                return await read_whole(await client.send(self._request, stream=True))
+            # One timer for both: connecting has a deadline of its own, so the reply gets its time in any case.
+            with self._environment.deadlines.after(CONNECT_SECONDS + self._reply_seconds) as deadline:
+                self._deadline = deadline
+                return await self._environment.transport.send(self._request, self._about_to_send)
         except TimeoutError as error:
-            if not self._deadline.expired():
+            if isinstance(error, HttpError) or not deadline.is_expired:
                 raise
-            message = f"the whole reply took longer than {self._reply_seconds:g} s"
-            raise library().ReadTimeout(message, request=self._request) from error
+            where = f"{self._request.method} {self._request.host}"
+            raise ReplyTimeout(f"{where}: the whole reply took longer than {self._reply_seconds:g} s") from error
 
-    async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
-        self._is_sent = self._is_sent or False
-        # With a proxy, the client sends a CONNECT request first. That is not the user's request.
-        if event.endswith(ABOUT_TO_SEND) and info["request"].method != b"CONNECT":
+    async def _about_to_send(self) -> None:
+        if self._grant is None or not self._grant.is_valid():
             # Waiting for a permit does not count against the provider's time.
-            self._deadline.reschedule(None)
+            assert self._deadline is not None
+            self._deadline.stop()
+            await self._close(None, Delivery.NOT_SENT)
             await self._admit()
-            self._rearm(self._reply_seconds)
-            self._is_sent = True
-
-    def _rearm(self, seconds: float) -> None:
-        self._deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+            self._deadline.restart(self._reply_seconds)
+        self._is_sent = True
 
     def _delivery_after(self, error: BaseException) -> Delivery:
-        if self._is_sent is not None:
-            return Delivery.UNKNOWN if self._is_sent else Delivery.NOT_SENT
-        return Delivery.NOT_SENT if isinstance(error, before_sending()) else Delivery.UNKNOWN
+        is_unsent = not self._is_sent or isinstance(error, ConnectFailed)
+        return Delivery.NOT_SENT if is_unsent else Delivery.UNKNOWN
 
-    def _status(self, reply: "httpx2.Response") -> RateLimitStatus:
+    def _status(self, reply: HttpReply) -> RateLimitStatus:
         body = ""
         if reply.status_code >= 400:
             body = reply.content[: rate_limit_headers.BODY_MAX].decode("utf-8", "replace")
         return rate_limit_headers.parse_rate_limits(
-            reply.status_code, reply.headers.multi_items(), body, self._environment.clock.wall_us()
+            reply.status_code, reply.headers.pairs, body, self._environment.clock.wall_us()
         )
 
 
-async def read_whole(reply: "httpx2.Response") -> "httpx2.Response":
-    """Read the body, up to the allowed size."""
-    parts: list[bytes] = []
-    size_bytes = 0
+def status_without_reply(error: HttpError) -> RateLimitStatus | None:
+    """What an error says about the provider. None: nothing."""
+    is_fault = isinstance(error, ConnectFailed | ReplyTimeout | ReplyLost) and not isinstance(error, ProxyRefused)
+    return rate_limit_headers.NO_REPLY if is_fault else None
+
+
+def amounts_used(settle: SettleFunction, reply: HttpReply) -> Mapping[str, Any]:
+    """What the function of the caller says about a reply. Errors name it, because the reply itself is fine."""
     try:
-        async for part in reply.aiter_bytes():
-            size_bytes += len(part)
-            if size_bytes > REPLY_BYTES_MAX:
-                where = f"{reply.request.method} {reply.request.url.host}"
-                raise TooLarge(f"{where}: the reply has more than {REPLY_BYTES_MAX:,} bytes")
-            parts.append(part)
-    finally:
-        await reply.aclose()
-    reply._content = b"".join(parts)  # as the client's own `aread` does, which has no bound
-    return reply
+        amounts = settle(reply)
+    except Exception as error:
+        raise BadValue(
+            "settle", f"the function failed on the reply: {type(error).__name__}: {error}; the call was charged in full"
+        ) from error
+    if not isinstance(amounts, Mapping):
+        raise BadValue(
+            "settle",
+            f"must return amounts by unit, such as {{'usd': 0.004, 'tokens': 1200}}, or {{}} to charge the estimate "
+            f"(returned {amounts!r})",
+        )
+    return amounts
 
 
 def may_retry(result: RequestResult, method: str, may_repeat: bool) -> bool:
     """Whether the request is safe to repeat and repeating it could help."""
     if result.error is not None:
         if result.delivery is Delivery.NOT_SENT:
-            return may_repeat and isinstance(result.error, connection_errors())
+            is_refused = isinstance(result.error, ProxyRefused)
+            return may_repeat and isinstance(result.error, ConnectFailed) and not is_refused
         # A provider may ignore idempotency keys, so after a lost reply only idempotent methods are repeated. A
         # timeout is not repeated, because the next try would take as long.
-        return may_repeat and method in IDEMPOTENT and isinstance(result.error, broken_connections())
+        return may_repeat and method in IDEMPOTENT and isinstance(result.error, ReplyLost)
     assert result.reply is not None
     assert result.status is not None
     is_transient = result.reply.status_code in TRANSIENT_STATUSES or result.status.throttled
@@ -421,17 +395,3 @@ def retry_pause_us(status: RateLimitStatus | None, tries: int, chance: float) ->
 
 def timeout_seconds(timeout: Seconds) -> float:
     return parse_duration_us("timeout", timeout, 0.001, TIMEOUT_SECONDS_MAX) / SECOND_US
-
-
-def connection_errors() -> tuple[type[Exception], ...]:
-    httpx2 = library()
-    return httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout
-
-
-def before_sending() -> tuple[type[Exception], ...]:
-    return *connection_errors(), library().UnsupportedProtocol
-
-
-def broken_connections() -> tuple[type[Exception], ...]:
-    httpx2 = library()
-    return httpx2.NetworkError, httpx2.RemoteProtocolError

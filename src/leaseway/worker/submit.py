@@ -1,25 +1,30 @@
 """[submit] ─► store ─► exchange ─► run handler ─► settle
 
-A function call becomes a bound job (arguments and options checked), a bound job becomes a new job (it gets its id), and
-new jobs go to the store. A submission whose reply was lost is repeated with the same ids.
+A call of a handle's `submit` becomes a bound job, whose arguments and options are checked; a bound job becomes a new
+job, which has an id; and new jobs go to the store. A submission whose reply was lost is repeated with the same ids.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from msgspec import Struct
 
-from leaseway.domain.errors import TransientError, UnknownOutcome
-from leaseway.domain.ids import SECOND_US
-from leaseway.domain.job import NewJob, Submitted
-from leaseway.domain.kind import JobOptions, Kind, new_job
+from leaseway.domain.encryption import NO_KEYS, Encryption
+from leaseway.domain.errors import BadValue, JobFailed, TransientError, UnknownOutcome, UsageError
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.job import JobRecord, NewJob, State, Submitted
+from leaseway.domain.kind import SUBMIT_OPTIONS, JobOptions, Kind, SubmitOptions, new_job, parse_options
+from leaseway.domain.submission import SUBMIT_MAX
+from leaseway.domain.validators import Seconds
 from leaseway.ports.clock import Clock, Ids
 from leaseway.ports.job_store import JobStore
 from leaseway.worker.environment import Environment
 
+if TYPE_CHECKING:
+    from leaseway.app import App
+
 KEY_KEEP_US = 7 * 86_400 * SECOND_US
-BATCH_MAX = 5_000
-"""The most jobs in one transaction. A larger submission becomes several transactions."""
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 TRIES_MAX = 5
 PAUSE_SECONDS = 0.1
@@ -32,15 +37,25 @@ class Bound(Struct, frozen=True):
     payload: str
     options: JobOptions
 
-    def new(self, ids: Ids, key_keep_us: int = KEY_KEEP_US, tenant: str = "default") -> NewJob:
+    def new(
+        self,
+        ids: Ids,
+        key_keep_us: int = KEY_KEEP_US,
+        tenant: str = "default",
+        encryption: Encryption = NO_KEYS,
+    ) -> NewJob:
         kind, options = self.kind, self.options
         fingerprint = "" if options.key is None else kind.fingerprint(self.payload)
         id_, tenant = ids.job(), options.tenant or tenant
-        return new_job(id_, kind.name, self.payload, options, kind, tenant, fingerprint, key_keep_us)
+        # Limits and budgets are found in the arguments, so encryption comes last.
+        new = new_job(id_, kind.name, self.payload, options, kind, tenant, fingerprint, key_keep_us)
+        return encryption.seal_job(new) if encryption.is_on else new
 
 
 async def submit_traced(environment: Environment, jobs: Sequence[NewJob]) -> list[Submitted]:
-    """Store the jobs inside a span, if tracing is on."""
+    """Store the jobs, their long texts first, inside a span if tracing is on."""
+    if environment.blobs.is_on:
+        jobs = await environment.blobs.keep_jobs(jobs)
     if environment.tracing is None:
         return await submit(environment.store.jobs, jobs, environment.clock)
     with environment.tracing.submitting(jobs) as traced:
@@ -72,7 +87,7 @@ async def submit(
 async def submit_many(environment: Environment, jobs: Iterable[Bound], key_keep_us: int) -> list[Submitted]:
     """Store any number of jobs in batches. The next batch is prepared while the last one is written."""
     answers: list[Submitted] = []
-    made = (job.new(environment.ids, key_keep_us) for job in jobs)
+    made = (job.new(environment.ids, key_keep_us, encryption=environment.encryption) for job in jobs)
     try:
         async with asyncio.TaskGroup() as group:
             batch = next_batch(made)
@@ -98,6 +113,124 @@ def next_batch(made: Iterable[NewJob]) -> list[NewJob]:
     for job in made:
         batch.append(job)
         room -= len(job.payload)
-        if len(batch) == BATCH_MAX or room <= 0:
+        if len(batch) == SUBMIT_MAX or room <= 0:
             break
     return batch
+
+
+# -- handles ----------------------------------------------------------------------------------------------------------
+
+R = TypeVar("R")
+F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
+JobName = Submitted | JobId | str
+
+
+class JobHandle(Generic[F_co]):
+    """A function that is a job, made by `@app.job`. Calling it runs the function directly, which is useful in tests."""
+
+    def __init__(self, app: "App", kind: Kind, options: SubmitOptions | None = None) -> None:
+        self.app = app
+        self.kind = kind
+        self.name = kind.name
+        self._given: SubmitOptions = options or {}
+        self._options = parse_options(self._given)
+        self.__doc__ = kind.function.__doc__
+        self.__wrapped__ = kind.function
+
+    @property
+    def __call__(self) -> F_co:
+        function: F_co = self.kind.function  # type: ignore[assignment]
+        return function
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}>"
+
+    def options(self, **options: Unpack[SubmitOptions]) -> Self:
+        """The same job with options for what it submits: `await ship.options(key="ship:7").submit(order=7)`.
+
+        `key`: an idempotency key; a second submission with the same key returns the first job. `tenant`, `queue`,
+        `priority` (higher runs first). `run_at` (a datetime) or `delay`: when to run it. `attempts`, `timeout`: instead
+        of those of the kind. `cursor`: the first value of `ctx.cursor`. `shard_key`: a label for filtering.
+        """
+        return type(self)(self.app, self.kind, {**self._given, **options})
+
+    def bind(self, /, *args: Any, **kwargs: Any) -> Bound:
+        """Check the arguments. The result can be passed to `app.submit_many`, `app.submit_in` or `ctx.submit`."""
+        if args:
+            raise positional_error(self.kind)
+        try:
+            return Bound(self.kind, self.kind.encode(kwargs), self._options)
+        except BadValue as error:
+            raise option_error(self.kind, kwargs) or error from None
+
+    async def submit(self, /, *args: Any, **kwargs: Any) -> Submitted:
+        """Submit one job. Give the function's arguments by name."""
+        return await self.app.submit(self.bind(*args, **kwargs))
+
+    def submit_sync(self, /, *args: Any, **kwargs: Any) -> Submitted:
+        """Like `submit`, for code that is not async."""
+        return self.app.submit_sync(self.bind(*args, **kwargs))
+
+    async def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Submitted]:
+        """Submit one job for each mapping of arguments, all with the same options. Type checkers do not look into the
+        mappings; they check `app.submit_many(handle.bind(…) for …)`."""
+        return await self.app.submit_many(self._each(arguments))
+
+    def submit_many_sync(self, arguments: Iterable[Mapping[str, Any]]) -> list[Submitted]:
+        """Like `submit_many`, for code that is not async."""
+        return self.app.submit_many_sync(self._each(arguments))
+
+    def _each(self, arguments: Iterable[Mapping[str, Any]]) -> Iterator[Bound]:
+        if self._options.key is not None:
+            raise BadValue("key", "one key cannot identify many jobs; bind each job with its own key")
+        for index, each in enumerate(arguments):
+            try:
+                text = self.kind.encode(each)
+            except BadValue as error:
+                raise BadValue(f"item {index}: {error.field}", error.problem) from error
+            yield Bound(self.kind, text, self._options)
+
+    @overload
+    async def result(self: "AsyncJob[R]", job: JobName, timeout: Seconds | None = None) -> R: ...  # noqa: ASYNC109
+    @overload
+    async def result(self: "PlainJob[R]", job: JobName, timeout: Seconds | None = None) -> R: ...  # noqa: ASYNC109
+    async def result(self, job: JobName, timeout: Seconds | None = None) -> Any:  # noqa: ASYNC109
+        """Wait until a job of this kind is done, and return its result as the type that the function declares.
+
+        Raises JobFailed if the job failed or was cancelled, and TimeoutError after `timeout`.
+        """
+        return self._read(await self.app.wait(job, timeout))
+
+    @overload
+    def result_sync(self: "AsyncJob[R]", job: JobName, timeout: Seconds | None = None) -> R: ...
+    @overload
+    def result_sync(self: "PlainJob[R]", job: JobName, timeout: Seconds | None = None) -> R: ...
+    def result_sync(self, job: JobName, timeout: Seconds | None = None) -> Any:
+        """Like `result`, for code that is not async."""
+        return self._read(self.app.wait_sync(job, timeout))
+
+    def _read(self, record: JobRecord) -> Any:
+        if record.kind != self.name:
+            raise UsageError(f"job {record.id} is a {record.kind!r}, not a {self.name!r}; ask the handle of its kind")
+        if record.state is not State.DONE:
+            code = f" with {record.last_error_code}" if record.last_error_code else ""
+            raise JobFailed(f"job {record.id} is {record.state}{code}; see leaseway jobs show {record.id}")
+        return self.kind.decode_result(record.result)
+
+
+AsyncJob = JobHandle[Callable[..., Coroutine[Any, Any, R]]]
+PlainJob = JobHandle[Callable[..., R]]
+
+
+def positional_error(kind: Kind) -> UsageError:
+    names = ", ".join(f"{name}=…" for name in kind.Arguments.__struct_fields__)
+    return UsageError(f"job {kind.name}: give the arguments by name: submit({names})")
+
+
+def option_error(kind: Kind, given: Mapping[str, Any]) -> BadValue | None:
+    """The error for an option that was given as an argument."""
+    for name in given:
+        if name in SUBMIT_OPTIONS and name not in kind.Arguments.__struct_fields__:
+            problem = f"is an option, not an argument; write {kind.name}.options({name}=…).submit(…)"
+            return BadValue(f"{kind.name}: {name}", problem)
+    return None

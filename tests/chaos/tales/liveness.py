@@ -43,6 +43,29 @@ def a_worker_comes_back_too_late(story: Story) -> None:
     story.done("late", 8.0, EAST)
 
 
+@sound
+def a_worker_whose_slots_are_full_of_long_jobs_settles_nothing_yet(story: Story) -> None:
+    """It has claimed and started jobs after the fault, so it works."""
+    story.fault("reset", [EAST], 2.0, 2.1)
+    for n in range(30):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.submitted("long")
+    story.worked(EAST, "long", 1, 2.6, 8.5)
+    story.stored("long")
+
+
+@breaks("everything_comes_back")
+def a_worker_starts_handlers_that_never_end(story: Story) -> None:
+    story.fault("reset", [EAST], 2.0, 2.1)
+    for n in range(30):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.submitted("a")
+    story.granted(EAST, "a", 1, 2.5)
+    story.ran(EAST, "a", 1, 2.6, None)
+    story.worked(WEST, "a", 2, 9.0, 9.1)
+    story.stored("a", fence=2)
+
+
 @breaks("everything_comes_back")
 def a_submitter_is_not_heard_of_again(story: Story) -> None:
     story.fault("reset", [SUBMITTER], 2.0, 2.1)
@@ -148,3 +171,33 @@ def the_job_of_a_dead_worker_waits_too_long(story: Story) -> None:
     story.done("b", 2.0, WEST)
     story.worked(WEST, "a", 2, 15.0, 15.1)
     story.stored("a", fence=2)
+
+
+def killed_before_a_bury(story: Story, hits: list[str]) -> None:
+    """A worker is killed, and a second later nothing goes through for the workers in `hits`; one of them is replaced
+    meanwhile. The job of the first one runs again only afterwards.
+    """
+    story.submitted("a")
+    story.granted(EAST, "a", 1, 1.0)
+    story.ran(EAST, "a", 1, 1.01, None)
+    story.fault("kill", [EAST], 1.5, 1.6)
+    story.ended(EAST, 1.55)
+    story.started("worker-north", 1.58)
+    story.done("b", 2.0, WEST)
+    story.fault("bury", hits, 2.5, 29.0)
+    story.ended(WEST, 10.0)
+    story.started("worker-heir", 10.1)
+    story.worked("worker-heir", "a", 2, 30.0, 30.1)
+    story.done("c", 30.0, "worker-north")
+    story.stored("a", fence=2)
+
+
+@sound
+def the_job_of_a_dead_worker_waits_while_nothing_goes_through_for_anybody(story: Story) -> None:
+    """The replacement that starts during the fault is cut off as well, although the fault could not name it."""
+    killed_before_a_bury(story, [WEST, "worker-north"])
+
+
+@breaks("what_the_dead_held_runs_again")
+def the_job_of_a_dead_worker_waits_though_another_worker_is_well(story: Story) -> None:
+    killed_before_a_bury(story, [WEST])

@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from tests.simulation.campaign.run import SABOTAGES, SCENARIOS, Findings, run_campaign, run_one
@@ -62,9 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = range(given.first, given.first + given.seeds)
     codes = []
     for name in SCENARIOS if scenario is None else (scenario,):
-        findings = run_campaign(seeds, scenario=name, sabotage=given.sabotage, processes=given.jobs, tell=show_progress)
+        findings = run_campaign(
+            seeds,
+            scenario=name,
+            sabotage=given.sabotage,
+            processes=given.jobs,
+            tell=partial(show_progress, given.sabotage),
+        )
         print(file=sys.stderr)
-        codes.append(show(findings, given.sabotage))
+        codes.append(show(findings))
     return max(codes)
 
 
@@ -79,19 +86,26 @@ def replay(seed: int, scenario: str, sabotage: str | None, trace: Path | None) -
     return 0 if report.is_ok else 1
 
 
-def show_progress(findings: Findings) -> None:
+SHOWN: set[int] = set()
+"""Seeds whose violations were printed."""
+
+
+def show_progress(sabotage: str | None, findings: Findings) -> None:
+    """Violations are shown when they are found, because a campaign may take hours or be interrupted."""
+    report = findings.violations[-1] if findings.violations else None
+    if report is not None and report.seed not in SHOWN:
+        SHOWN.add(report.seed)
+        again = f"./dev simulate --seed {report.seed}"
+        again += "" if findings.scenario == "jobs" else f" --scenario {findings.scenario}"
+        print(f"seed {report.seed} violated: {'; '.join(report.violations)}")
+        print(f"  replay: {again}{f' --sabotage {sabotage}' if sabotage else ''}", flush=True)
     if findings.seeds % 10 == 0:
         rate = findings.seeds / findings.seconds
         line = f"\r{findings.seeds} seeds, {len(findings.violations)} violated, {rate:.1f} seeds/s"
         print(line, end="", file=sys.stderr, flush=True)
 
 
-def show(findings: Findings, sabotage: str | None) -> int:
-    for report in findings.violations:
-        again = f"./dev simulate --seed {report.seed}"
-        again += "" if findings.scenario == "jobs" else f" --scenario {findings.scenario}"
-        print(f"seed {report.seed} violated: {'; '.join(report.violations)}")
-        print(f"  replay: {again}{f' --sabotage {sabotage}' if sabotage else ''}")
+def show(findings: Findings) -> int:
     print(f"{'seeds':>7}  in which it happened that ({findings.scenario})")
     for what in CATALOGUES[findings.scenario]:
         print(f"{findings.reached[what]:7}  {what}")

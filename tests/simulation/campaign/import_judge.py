@@ -20,15 +20,20 @@ from tests.simulation.campaign.import_operator import Operator
 from tests.simulation.campaign.sink_oracles import Contents, Place, Shelf
 from tests.simulation.campaign.source_api import Api
 
+from leaseway.domain.errors import StoreBusy, StoreFull, TransientError, UnknownOutcome
 from leaseway.imports.domain.run_state import RunMode, ShardState
+from leaseway.imports.run.page_writes import DoubtfulPage
+from leaseway.imports.sources.port import HeavyPage
+from leaseway.imports.sources.status_mapping import WrongBody
 from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Commit
 from leaseway.simulation.world import SimulatedWorld
 
 EXPECTED = frozenset(
     {
-        *("UnknownOutcome", "StoreBusy", "StoreFull", "TransientError"),
-        *("HeavyPage", "WrongBody", "Doubt", "ConnectError", "RemoteProtocolError", "ReadTimeout"),
+        *(error.__name__ for error in (UnknownOutcome, StoreBusy, StoreFull, TransientError)),
+        *(error.__name__ for error in (HeavyPage, WrongBody, DoubtfulPage)),
+        *("ConnectFailed", "ReplyLost", "ReplyTimeout"),
         *("refused", "run_failed", "run_budget", "parked", "partial", "failed"),
     }
 )

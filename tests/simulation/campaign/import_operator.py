@@ -13,13 +13,14 @@ from tests.simulation.campaign.source_api import ATTEMPT
 from leaseway.app import App
 from leaseway.domain.errors import TransientError
 from leaseway.domain.job import Submitted
-from leaseway.imports.assembly import ImportParts
+from leaseway.domain.redact import Redactor
 from leaseway.imports.domain.run_state import RunMode, RunState
-from leaseway.imports.plan.plan import Plan, load_history
-from leaseway.imports.plan.watermark import RunHistory
+from leaseway.imports.run.assembly import ImportParts
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import Plan, load_history
 from leaseway.imports.run.shard_jobs import ImportJobs, register_jobs, submit_open_shards
 from leaseway.imports.run.start import start_planned
+from leaseway.imports.run.watermark import RunHistory
 from leaseway.simulation.faulty_link import FaultyStore
 from leaseway.simulation.fleet import Silence
 from leaseway.simulation.process import HERE, Process
@@ -55,6 +56,14 @@ class SimHost:
     @property
     def kinds(self) -> Any:
         return self._app.kinds
+
+    @property
+    def world(self) -> Environment:
+        return self._world
+
+    @property
+    def redactor(self) -> Redactor:
+        return self._app.redactor
 
     def job(self, /, **options: Any) -> Callable[[Callable[..., Any]], Any]:
         return lambda function: self._app.job(**options)(watched(function))

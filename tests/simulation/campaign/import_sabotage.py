@@ -7,17 +7,18 @@ from typing import Any
 from msgspec.structs import replace
 from tests.simulation.campaign.sabotage import Sabotage
 
-from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.inspection import PAGE_MAX, JobFilter
+from leaseway.domain.job import State
 from leaseway.domain.outcome import Fail
 from leaseway.imports.domain import guards, splitting
 from leaseway.imports.domain.guards import ConfirmEnd, EndShard, PageVerdict
 from leaseway.imports.domain.page import Page, Record, WriteCounts
+from leaseway.imports.domain.partition import Cursor, Shard
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Shard
-from leaseway.imports.plan import watermark
+from leaseway.imports.run import import_shard, shard_jobs, watermark
 from leaseway.imports.run.finish_run import ConfirmClient, Sweeper
-from leaseway.imports.shard_job import import_shard
-from leaseway.imports.shard_job.import_shard import BudgetedHttp, ShardAttempt, ShardTask
+from leaseway.imports.run.import_shard import BudgetedHttp, ShardAttempt, ShardTask
 from leaseway.imports.sinks import shard_transitions, sql_tables
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sinks.shard_transitions import PageChanges, StoredRowState
@@ -25,6 +26,7 @@ from leaseway.imports.sinks.sql_tables import ExecuteMany, SqlShards, Steps
 from leaseway.imports.sinks.sqlite import sink
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import BadReply, SourceRefused
+from leaseway.ports.store import Store
 
 real_write = SqlShards.write
 real_add_shards = sql_tables.add_shards
@@ -58,7 +60,9 @@ def everything_is_ours(source: JsonSource, shard: Shard) -> Callable[[Record], b
     return lambda record: True
 
 
-def newest_word_wins(lines: Sequence[Any], known: Mapping[str, StoredRowState], quarantined: int) -> PageChanges:
+def newest_word_wins(
+    lines: Sequence[Any], known: Mapping[str, StoredRowState], quarantined: int, _: bool
+) -> PageChanges:
     new = [line for line in lines if line[0] not in known]
     changed = [line for line in lines if line[0] in known and line[2] != known[line[0]].content_hash]
     counts = WriteCounts(len(new), len(changed), len(lines) - len(new) - len(changed), 0, quarantined)
@@ -142,6 +146,18 @@ async def delete_without_asking(sweeper: Sweeper, asking: ConfirmClient) -> None
     await sweeper._delete_unconfirmed()
 
 
+def nothing_is_superseded(job: JobId, fence: int) -> bool:
+    return False
+
+
+async def only_open_jobs_can_work(store: Store, jobs: Sequence[JobId]) -> set[JobId]:
+    if not jobs:
+        return set()
+    await store.operations.retry(JobFilter(ids=tuple(jobs)), len(jobs))
+    is_open = JobFilter(ids=tuple(jobs), states=(State.PENDING, State.LEASED))
+    return {job.id for job in await store.reads.jobs(is_open, limit=PAGE_MAX)}
+
+
 def sabotage(removes: str, *code: tuple[Any, str, Any], first: int = 0) -> Sabotage:
     return Sabotage(scenario="imports", first=first, removes=removes, code=code)
 
@@ -155,13 +171,13 @@ SABOTAGES: dict[str, Sabotage] = {
     "import_any_fence": sabotage(
         "a page of a worker whose shard somebody else has begun is refused",
         (shard_transitions, "accepts_page", turn_with_any_fence),
-        first=30,
+        first=82,
     ),
     "import_begun_by_all": sabotage(
         "a shard is begun by the last worker only",
         (shard_transitions, "begin_shard", begin_with_any_fence),
         (shard_transitions, "accepts_page", turn_with_any_fence),
-        first=30,
+        first=82,
     ),
     "import_empty_believed": sabotage(
         "an empty page is no proof of the end", (ShardAttempt, "_confirm_end", believe_the_page), first=1
@@ -190,7 +206,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "import_children_apart": sabotage(
         "a shard and its children are written in one transaction",
         (SqlShards, "write", write_then_children),
-        first=37,
+        first=245,
     ),
     "import_split_with_a_gap": sabotage(
         "the children of a shard cover all that it has left",
@@ -205,7 +221,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "import_deleted_unasked": sabotage(
         "rows that a full run did not see are confirmed with the source before they are deleted",
         (Sweeper, "_delete_confirmed", delete_without_asking),
-        first=8,
+        first=24,
     ),
     "import_budget_looked_at": sabotage(
         "a request is taken from the run's budget before it leaves",
@@ -221,5 +237,11 @@ SABOTAGES: dict[str, Sabotage] = {
         "a key that is refused stops the run at once",
         (JsonSource, "fetch", refused_or_heavy),
         first=12,
+    ),
+    "import_old_job_revived": sabotage(
+        "a shard that a later job has begun is continued by that job",
+        (shard_jobs, "is_superseded", nothing_is_superseded),
+        (shard_jobs, "retry_failed", only_open_jobs_can_work),
+        first=589,
     ),
 }

@@ -21,12 +21,11 @@ from tests.simulation.campaign.sink_oracles import Place, Shelf
 from tests.simulation.campaign.source_api import UNKNOWN_COUNTRY, Api, Cable
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.imports.assembly import ImportParts, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
-from leaseway.imports.plan.plan import Plan, build_plan
-from leaseway.imports.plan.watermark import RunHistory
-from leaseway.imports.run import shard_jobs
-from leaseway.imports.shard_job import import_shard
+from leaseway.imports.run import import_shard, shard_jobs
+from leaseway.imports.run.assembly import ImportParts, make_shard_task
+from leaseway.imports.run.plan import Plan, build_plan
+from leaseway.imports.run.watermark import RunHistory
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import SourceProbe
@@ -37,8 +36,8 @@ from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.sqlite.database import statements
 from leaseway.testing.fake_open_charge_map import API_KEY
 from leaseway.worker import provider_http
-from leaseway.worker import run_handler as running_handlers
-from leaseway.worker.provider_http import SharedClient
+from leaseway.worker.provider_http import HttpEnvironment
+from leaseway.worker.run_handler import HandlerRunner
 
 LATER_US = 2 * 365 * 86_400 * SECOND_US
 """Worlds begin after the last change of the table."""
@@ -61,8 +60,7 @@ class Import(Scenario):
         source = self._source = JsonSource(spec, {"OCM_API_KEY": API_KEY})
         limit = None if source.limit is None else source.limit.definition
         columns = {name: column.type for name, column in spec.resource.columns.items()}
-        rows_path = str(Path(universe.path).with_name("rows.db"))
-        self.shelf = Shelf(universe, rows_path, columns, terms.sink_faults)
+        self.shelf = Shelf(universe, columns, terms.sink_faults)
         if not universe.is_faulty:
             self.shelf.faults = FaultRates()
         self.api = Api(universe, terms.manners, terms.pois, limit)
@@ -191,10 +189,6 @@ class Import(Scenario):
     def _accuse(self, wrong: str) -> None:
         self._universe.judge.accuse([wrong])
 
-    def _bury(self, story: asyncio.Task[None]) -> None:
-        self.shelf.close()
-        super()._bury(story)
-
 
 ENDED = (ShardState.DONE, ShardState.SPLIT)
 
@@ -235,9 +229,10 @@ class Stage:
         self._world = world
         return world
 
-    def wire(self) -> SharedClient:
+    def http(self, runner: HandlerRunner) -> HttpEnvironment:
         assert self._world is not None
-        return SharedClient(Cable(self._world.api))
+        ports = runner._environment
+        return HttpEnvironment(Cable(self._world.api), ports.clock, ports.chance)
 
 
 @contextmanager
@@ -246,7 +241,7 @@ def in_virtual_time() -> Iterator[Stage]:
     stage = Stage()
     with ExitStack() as stack:
         for owner, name, value in (
-            (running_handlers, "SharedClient", stage.wire),
+            (HandlerRunner, "_shared_http", lambda runner: stage.http(runner)),
             (shard_jobs, "SystemClock", lambda: HERE.get().clock),
             (shard_jobs, "BACKOFF", BACKOFF),
             (provider_http, "READ_SECONDS", READ_SECONDS),

@@ -20,20 +20,25 @@ from leaseway.domain.budgets.budget import Budget
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.kind import Kind, KindDefaults, parse_options
+from leaseway.domain.limits import breaker
 from leaseway.domain.limits.limit import Limit, LimitUse, parse_rate
+from leaseway.domain.limits.rate_limit_headers import Throttled
+from leaseway.domain.outcome import Deferred
 from leaseway.domain.requirements import Requirements
 from leaseway.domain.tenant import Tenant
 from leaseway.simulation.clients import Intent
-from leaseway.simulation.limit_oracles import METER, LimitSettings, Meter
+from leaseway.simulation.faulty_limits import IMPATIENT_SECONDS, LimitSettings
+from leaseway.simulation.limit_oracles import METER, Meter
 from leaseway.simulation.process import HERE
-from leaseway.simulation.provider import UNHEARD, Temper
+from leaseway.simulation.provider import REFUSED, UNHEARD, Temper
 from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, FaultRates, Streams, Swarm, draw
 from leaseway.stores.sqlite.database import statements
-from leaseway.worker import admission, limiter_client, loop, provider_calls
-from leaseway.worker.attempt import Attempt, Stop
+from leaseway.worker import admission, context, limiter_client, maintenance, permit_queue, provider_calls
 from leaseway.worker.context import Context
 from leaseway.worker.limiter_client import LimiterClient
+from leaseway.worker.provider_calls import ProviderCalls
+from leaseway.worker.settle import Attempt, Stop
 from leaseway.worker.submit import Bound
 
 ATTEMPTS = 25
@@ -46,26 +51,52 @@ FAVOURITE_SHARE = 0.6
 CONTENDED_EVERY = 8
 RESTLESS = 4
 """In these worlds the limiter is restarted many times."""
+DOWN = 3
+"""In these worlds the provider is down for a while, and a limit has a circuit breaker."""
+DOWN_SECONDS, OPEN_SECONDS = (3.0, 9.0), 2.0
 SEAT_SECONDS, KEEP_SECONDS, EXPIRE_SECONDS = 8.0, 1.0, 2.0
 KINDS_MAX = 4
 """Of all kinds, in one world: every worker asks for each of them repeatedly."""
 
 
 async def fetch(ctx: Context, calls: int, seconds: float, usd: int) -> dict[str, Any]:
-    """Calls the provider, several times if needed."""
+    """Calls the provider, several times if needed. Without a budget, whose next window may be an hour away, every other
+    call has no checkpoint, so that the job waits in place for the next one."""
     with attempt(ctx) as run, METER.get().at_work(ctx, run):
+        is_unsaved = False
         for step in range(ctx.cursor or 0, calls):
-            async with ctx.call() as call:
-                assert call.grant is not None
-                needs, lines = ctx._calls._needs, ctx._calls._lines
-                reply = await METER.get().provider.answer(HERE.get(), ctx.id, needs.limits, call.grant.hold, lines)
-                if reply.status != UNHEARD:
-                    await call.report(reply.status, reply.headers)
-                if reply.usd is not None and call.grant.hold is not None:
-                    call.settle(usd=reply.usd)
-            await insist_on_place(ctx, step + 1)
+            with never_repeated(ctx, is_unsaved):
+                is_unsaved |= await call_provider(ctx)
+            if ctx._calls._needs.lines or step % 2 or step + 1 == calls:
+                await insist_on_place(ctx, step + 1)
+                is_unsaved = False
             await asyncio.sleep(seconds)
     return {"fence": ctx.fence}
+
+
+async def call_provider(ctx: Context) -> bool:
+    """Whether the provider may have done something."""
+    async with ctx.call() as call:
+        assert call.grant is not None
+        needs = ctx._calls._needs
+        reply = await METER.get().provider.answer(HERE.get(), ctx.id, needs.limits, call.grant.hold, needs.lines)
+        if reply.usd is not None and call.grant.hold is not None:
+            call.settle(usd=reply.usd)
+        if reply.status != UNHEARD:
+            with suppress(Throttled):
+                await call.report(reply.status, reply.headers)
+    return reply.status != REFUSED
+
+
+@contextmanager
+def never_repeated(ctx: Context, is_unsaved: bool) -> Iterator[None]:
+    """W3: a limit or a budget restarts no handler that has called since its last checkpoint."""
+    try:
+        yield
+    except Deferred:
+        if is_unsaved and ctx._attempt.stop is None:
+            METER.get().universe.judge.accuse([f"W3 job {ctx.id} goes back to its lane, and will repeat a call"])
+        raise
 
 
 async def insist_on_place(ctx: Context, cursor: int) -> None:
@@ -90,9 +121,11 @@ class Offer(Struct, frozen=True):
     budgets: tuple[Budget, ...]
 
 
-def draw_offer(chance: Random) -> Offer:
+def draw_offer(chance: Random, breaker: int | None = None) -> Offer:
     short = Limit("short", f"{chance.randint(2, 5)}/second", cost_max=2, burst=chance.choice((0.05, 0.6)))
-    long = Limit("long", f"{chance.randint(5, 10)} per 3 s", lease=0.6, burst=chance.choice((0.05, 0.3)))
+    long = Limit(
+        "long", f"{chance.randint(5, 10)} per 3 s", lease=0.6, burst=chance.choice((0.05, 0.3)), breaker=breaker
+    )
     several = Limit("several", "3/second", f"{chance.randint(5, 9)} per 5 s")
     own = Limit("own:{tenant}", f"{chance.randint(2, 5)} per 3 s")
     seats = Limit("seats", *chance.choice(((), ("6 per 2 s",))), concurrency=chance.randint(1, 3))
@@ -152,7 +185,8 @@ def draw_terms(chance: Random, offer: Offer, swarm: Swarm) -> LimitSettings:
         restart_every=maybe(0.5, 1.5, 6.0),
         limiter_outage_every=maybe(0.4, 2.0, 8.0),
         ledger_outage_every=maybe(0.4, 2.0, 8.0),
-        hold_seconds=chance.choice((1.5, 4.0, 30.0)),
+        hold_seconds=chance.choice((0.5, 1.5, 30.0)),
+        patience_seconds=chance.choice((IMPATIENT_SECONDS, 10.0)),
     )
 
 
@@ -191,10 +225,14 @@ def run_metered(
     swarm = replace(draw(seed), step_every=0.0, replay_every=0.0, submissions=chance.randint(8, 16))
     if seed % CONTENDED_EVERY == 0:
         swarm = contended(swarm)
-    offer = draw_offer(chance)
+    is_down = seed % CONTENDED_EVERY == DOWN
+    offer = draw_offer(chance, 1 if is_down else None)
     terms = draw_terms(chance, offer, swarm)
     if seed % CONTENDED_EVERY == RESTLESS:
         terms = replace(terms, restart_every=1.0, temper=Temper())
+    if is_down:
+        # What a limiter that lost its state forgets is judged in the other worlds.
+        terms = replace(terms, restart_every=0.0, temper=Temper(down=DOWN_SECONDS))
     load = Load(
         kinds=offer.kinds,
         plan=draw_plan(chance, swarm, offer.kinds),
@@ -217,11 +255,17 @@ def contended(swarm: Swarm) -> Swarm:
 def shortened(terms: LimitSettings) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, value in (
-            (provider_calls, "HOLD_US", int(terms.hold_seconds * SECOND_US)),
-            (loop, "EXPIRE_EVERY_SECONDS", EXPIRE_SECONDS),
+            (context, "CALL_SECONDS", terms.hold_seconds),
+            (provider_calls, "MARGIN_SECONDS", 0.0),
+            (provider_calls, "LEDGER_SECONDS_MAX", terms.patience_seconds),
+            (limiter_client, "PATIENCE_SECONDS", terms.patience_seconds),
+            (ProviderCalls, "_open", timing_the_wait(ProviderCalls._open)),
+            (ProviderCalls, "wait_in_place", noting_the_place(ProviderCalls.wait_in_place)),
+            (maintenance, "EXPIRE_EVERY_SECONDS", EXPIRE_SECONDS),
             (limiter_client, "IN_FLIGHT_US", int(SEAT_SECONDS * SECOND_US)),
             (limiter_client, "RECOUNT_SECONDS", KEEP_SECONDS),
             (admission, "UNKNOWN_SECONDS", 2.0),
+            (breaker, "OPEN_US", int(OPEN_SECONDS * SECOND_US)),
             (Attempt, "halt", noting_the_halt(Attempt.halt)),
             (LimiterClient, "is_valid", noting_the_stale(LimiterClient.is_valid)),
         ):
@@ -239,10 +283,32 @@ def noting_the_halt(halt: Callable[..., None]) -> Callable[..., None]:
     return tell
 
 
+def timing_the_wait(open_: Callable[..., Any]) -> Callable[..., Any]:
+    """How long a handler waits shows only between its lines. Waits in place do not count: they lend their slot."""
+
+    async def wait(calls: ProviderCalls, *given: Any, **named: Any) -> Any:
+        with METER.get().waiting(HERE.get()):
+            return await open_(calls, *given, **named)
+
+    return wait
+
+
+def noting_the_place(wait_in_place: Callable[..., Any]) -> Callable[..., Any]:
+    """A wait in place leaves no other trace."""
+
+    async def wait(calls: ProviderCalls, *given: Any, **named: Any) -> bool:
+        is_in_place: bool = await wait_in_place(calls, *given, **named)
+        if is_in_place:
+            METER.get().universe.books.reach("a job that had called waited in place")
+        return is_in_place
+
+    return wait
+
+
 def noting_the_stale(is_good: Callable[..., bool]) -> Callable[..., bool]:
     """Permits that are thrown away leave no other trace."""
 
-    def look(tokens: LimiterClient, token: limiter_client.Permit) -> bool:
+    def look(tokens: LimiterClient, token: permit_queue.Permit) -> bool:
         good = is_good(tokens, token)
         if not good:
             METER.get().universe.books.reach("a permit had expired before its call")

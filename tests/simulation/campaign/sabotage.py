@@ -12,21 +12,24 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.budgets import holds
-from leaseway.domain.budgets.balances import Balance
+from leaseway.domain.budgets import holds, rebooking
+from leaseway.domain.budgets.balances import Balance, Evidence
 from leaseway.domain.budgets.budget import HoldAnswer, HoldGranted, HoldUsed
-from leaseway.domain.budgets.holds import Hold, HoldStep, LineRequest, Lines, void_hold
+from leaseway.domain.budgets.holds import Hold, HoldState, HoldStep, LineRequest, Lines, void_hold
+from leaseway.domain.budgets.rebooking import hold_id
 from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
-from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import IDLE_US, Acquisition, Granted, Level, Notice
-from leaseway.domain.limits.limit import PermitRequest
-from leaseway.domain.limits.sizing import Sizing
+from leaseway.domain.limits import buckets, throttling
+from leaseway.domain.limits.breaker import apply_call
+from leaseway.domain.limits.buckets import IDLE_US, Acquisition, Granted, Notice
+from leaseway.domain.limits.level import Breaker, Level
+from leaseway.domain.limits.limit import PermitRequest, Sizing
 from leaseway.domain.outcome import Outcome, Released, Snoozed, decide
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
+from leaseway.ports.ledger import BudgetReads, HoldRequest
 from leaseway.simulation.process import HERE
 from leaseway.stores.memory import budgets as memory_ledger
 from leaseway.stores.memory.budgets import MemoryLedger
@@ -35,12 +38,17 @@ from leaseway.stores.sqlite import jobs as sqlite_jobs
 from leaseway.stores.sqlite.database import Transaction, statements
 from leaseway.worker import settle
 from leaseway.worker import submit as submitting
-from leaseway.worker.admission import Admission, GateState
-from leaseway.worker.attempt import Attempt, Claim, Stop
+from leaseway.worker.admission import Admission
+from leaseway.worker.calls.call_needs import CallNeeds
 from leaseway.worker.lease_renewal import LeaseRenewal
+from leaseway.worker.ledger_client import HoldIds, UnsettledHolds
 from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.loop import Worker
-from leaseway.worker.slots import Slots
+from leaseway.worker.permit_queue import GateState, PermitQueue
+from leaseway.worker.provider_calls import ProviderCalls
+from leaseway.worker.run_handler import HandlerRunner
+from leaseway.worker.settle import Attempt, Stop
+from leaseway.worker.slots import Claim, Slots
 
 SEEDS_MAX = 200
 """Every sabotage must be detected within this many seeds, counted from its first."""
@@ -77,6 +85,8 @@ class Sabotage(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    if not hasattr(owner, name):
+        raise LookupError(f"{owner} has no {name} any more: this sabotage removes nothing")
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -131,6 +141,7 @@ def decide_without_giving_back(lease: Lease, outcome: Outcome, *rest: Any) -> Se
 
 real_settle = sqlite_jobs.settle
 real_halt = Slots.halt
+real_put = Slots.put
 real_look = LeaseRenewal.check
 
 
@@ -173,12 +184,21 @@ def take_in_any_case(claim: Claim, who: object) -> bool:
 
 
 async def look_at_the_willing(keeper: LeaseRenewal) -> None:
-    everything = keeper._running
-    keeper._running = {job: each for job, each in everything.items() if each.stop is None}
+    everything = keeper.running
+    keeper.running = {job: each for job, each in everything.items() if each.stop is None}
     try:
         await real_look(keeper)
     finally:
-        keeper._running = everything
+        keeper.running = everything
+
+
+def put_as_old_as_the_claim(slots: Slots, claim: Claim, claimed: Iterable[Attempt]) -> None:
+    claim.renewed = (claim.sent_at, frozenset())
+    real_put(slots, claim, claimed)
+
+
+def begin_whenever(runner: HandlerRunner, attempt: Attempt, call: Callable[[], Any]) -> Any:
+    return call()
 
 
 def keep_the_half(connection: Any) -> None:
@@ -192,7 +212,8 @@ real_seated = Admission.assign
 real_credited = buckets.credit_unused
 real_paced = buckets.repace
 real_hold_again = holds.repeat_hold
-real_hold = MemoryLedger.hold
+real_hold = MemoryLedger._hold
+real_correct_hold = holds.correct_hold
 
 
 def good_for_ever(tokens: LimiterClient, token: Any) -> bool:
@@ -215,10 +236,8 @@ def fits_what_is_spent(want: LineRequest, book: Balance | None) -> bool:
     return spent + want.amount_micros <= want.definition.most_micros
 
 
-async def hold_without_dispatch(
-    ledger: MemoryLedger, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False
-) -> HoldAnswer:
-    return await real_hold(ledger, id, lines, ttl_us, owner=owner, dispatch=False)
+def hold_without_dispatch(ledger: MemoryLedger, request: HoldRequest) -> HoldAnswer:
+    return real_hold(ledger, replace(request, dispatch=False))
 
 
 def costs_if_said(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
@@ -229,11 +248,40 @@ def void_when_late(hold: Hold) -> HoldStep:
     return void_hold(hold, "expire")
 
 
-def hold_whoever_asks(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[HoldAnswer, HoldStep] | None:
-    again = real_hold_again(hold, owner, dispatch, now)
+def hold_whoever_asks(
+    hold: Hold, lines: Lines, owner: str, dispatch: bool, now: Instant
+) -> tuple[HoldAnswer, HoldStep] | None:
+    again = real_hold_again(hold, lines, owner, dispatch, now)
     if again is None or not isinstance(again[0], HoldUsed):
         return again
     return HoldGranted(tuple(line.window for line in hold.lines), hold.deadline), again[1]
+
+
+async def take_id_of_attempt(ids: HoldIds, ledger: BudgetReads) -> str:
+    """All deliveries of an attempt use the same ids."""
+    ids._free = ids._free or []
+    if ids._free:
+        return ids._free.pop(0)
+    ids._number += 1
+    return hold_id(ids._lease.tenant, ids._lease.id, ids._lease.attempts, ids._number)
+
+
+async def leave_the_place(calls: ProviderCalls, why: str, seconds: float, *, by_limit: bool) -> bool:
+    return False
+
+
+async def wait_for_limiter(queue: PermitQueue, failures: int, until: float, error: TransientError) -> None:
+    await queue._limiter.sleep(0.2)
+
+
+async def wait_for_ledger(
+    calls: ProviderCalls, hold: str | None, needs: CallNeeds, failures: int, until: float, error: TransientError
+) -> None:
+    await calls._environment.clock.sleep(0.2)
+
+
+def correct_again(hold: Hold, actuals: Mapping[str, int], evidence: Evidence, now: Instant) -> Any:
+    return real_correct_hold(replace(hold, state=HoldState.CAPTURED, corrected_by=""), actuals, evidence, now)
 
 
 async def keep_nothing(tokens: LimiterClient, recount: Callable[[], Mapping[PermitRequest, int]]) -> None: ...
@@ -252,6 +300,10 @@ def asks_without_the_tenant(admission: Admission, door: GateState) -> tuple[Perm
     return door.requests
 
 
+def apply_late_call(before: Breaker, threshold: int | None, notice: Notice, now: Instant) -> Breaker:
+    return apply_call(before, threshold, replace(notice, circuit=before.number), now)
+
+
 def shrug_at_refusals(taking: Acquisition, level: Level, notice: Notice, now: Instant) -> Level:
     return level
 
@@ -267,7 +319,7 @@ SABOTAGES: dict[str, Sabotage] = {
         removes="settling compares the token, not the state",
         sql=(
             ("settle", "jobs.token = settled.token", "jobs.state = 'leased'"),
-            ("settleable", "jobs.token = :token", "jobs.state = 'leased'"),
+            ("settleable", "job_sizes.token = :token", "job_sizes.token IS NOT NULL"),
             ("settle_done", "jobs.token = :token", "jobs.state = 'leased'"),
         ),
     ),
@@ -286,7 +338,7 @@ SABOTAGES: dict[str, Sabotage] = {
         sql=(("checkpoint", "token = :token AND until > :now", "state = 'leased'"),),
     ),
     "report_any_token": Sabotage(
-        first=10,
+        first=60,
         removes="a report of progress compares the token",
         sql=(("report", "token = :token", "state = 'leased'"),),
     ),
@@ -298,13 +350,26 @@ SABOTAGES: dict[str, Sabotage] = {
             ("reclaim", "until <= :now", "TRUE"),
         ),
     ),
+    "lane_stays_closed": Sabotage(
+        scenario="metered",
+        removes="a lane that a worker has closed opens at its time, for every worker",
+        sql=(("lanes_reopen", "closed_until <= :now", "closed_until <= :now AND FALSE"),),
+    ),
+    "lane_closed_for_good": Sabotage(
+        scenario="metered",
+        removes="a lane is closed for as long as the limiter said, and a poll knows when it opens",
+        sql=(
+            ("lanes_close", "closed_until = gate.until", "closed_until = gate.until + 3600000000"),
+            ("wait", "min(closed_until)", "NULL"),
+        ),
+    ),
     "attempt_uncounted": Sabotage(
         removes="the attempt is counted when the job is claimed",
-        sql=(("claim", "attempts = attempts + 1", "attempts = attempts"),),
+        sql=(("claim", "attempts = min(attempts + 1, ", "attempts = min(attempts, "),),
     ),
     "fence_unmoved": Sabotage(
         removes="every claim raises the fence",
-        sql=(("claim", "fence = fence + 1", "fence = fence"),),
+        sql=(("claim", "fence = min(fence + 1, ", "fence = min(fence, "),),
     ),
     "key_forgotten": Sabotage(
         removes="an idempotency key names one job",
@@ -316,7 +381,7 @@ SABOTAGES: dict[str, Sabotage] = {
         code=((Worker, "_leave", leave_without_a_word),),
     ),
     "drain_counts": Sabotage(
-        first=5,
+        first=7,
         removes="what a leaving worker gives back costs no attempt",
         code=((settle, "decide", decide_without_giving_back),),
     ),
@@ -361,7 +426,7 @@ SABOTAGES: dict[str, Sabotage] = {
         ),
     ),
     "cancel_lost_at_settle": Sabotage(
-        first=1,
+        first=33,
         removes="a job that is to be cancelled is not made pending by a settlement",
         sql=(("settle", "settled.state IN ('ready', 'scheduled') AND cancel_requested", "FALSE"),),
     ),
@@ -405,9 +470,19 @@ SABOTAGES: dict[str, Sabotage] = {
         code=((LeaseRenewal, "_check_claim", leave_the_claim),),
     ),
     "claim_for_both": Sabotage(
-        first=114,
+        first=123,
         removes="of a claim that the keeper gave back the worker runs nothing",
         code=((Claim, "take", take_in_any_case),),
+    ),
+    "late_lease_looks_old": Sabotage(
+        first=1_329,
+        removes="a lease whose reply comes late is as old as its last renewal",
+        code=((Slots, "put", put_as_old_as_the_claim),),
+    ),
+    "start_whenever": Sabotage(
+        first=12,
+        removes="a handler does not begin on a lease that is too old",
+        code=((HandlerRunner, "_begin", begin_whenever),),
     ),
     "counters_uncounted": Sabotage(
         removes="every move of a job is counted in its lane",
@@ -423,51 +498,99 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "token_unchecked": Sabotage(
         scenario="metered",
-        first=1,
+        first=157,
         removes="a request leaves only with a token that is still good",
         code=((LimiterClient, "is_valid", good_for_ever),),
     ),
     "token_returned_in_full": Sabotage(
         scenario="metered",
-        first=88,
+        first=320,
         removes="tokens that are given back are worth less with their age",
         code=((buckets, "credit_unused", returned_in_full),),
     ),
     "restart_trusted": Sabotage(
         scenario="metered",
-        first=124,
+        first=428,
         removes="after a restart of the limiter every bucket is empty",
         code=((buckets, "repace", full_after_the_fence),),
     ),
     "refusal_ignored": Sabotage(
         scenario="metered",
-        first=17,
+        first=94,
         removes="when the provider refuses, everybody stays away for as long as it says",
-        code=((buckets, "apply_throttle", shrug_at_refusals),),
+        code=((throttling, "apply_throttle", shrug_at_refusals),),
+    ),
+    "breaker_stays_closed": Sabotage(
+        scenario="metered",
+        first=11,
+        removes="after failures in a row a circuit breaker opens for everybody",
+        code=((throttling, "apply_call", lambda before, *report: before),),
+    ),
+    "probes_of_everybody": Sabotage(
+        scenario="metered",
+        first=11,
+        removes="of a half-open circuit breaker one call is the probe",
+        code=((buckets, "begin_probe", lambda before, *call: before),),
+    ),
+    "late_failures_count": Sabotage(
+        scenario="metered",
+        first=35,
+        removes="a call that was granted before a circuit breaker changed says nothing afterwards",
+        code=((throttling, "apply_call", apply_late_call),),
     ),
     "expiry_voids": Sabotage(
         scenario="metered",
-        first=25,
+        first=118,
         removes="a hold whose call may have been made is charged when its time is over",
         code=((memory_ledger, "expire_hold", void_when_late),),
     ),
     "hold_undispatched": Sabotage(
         scenario="metered",
-        first=25,
+        first=118,
         removes="the ledger knows of a call before it leaves",
-        code=((MemoryLedger, "hold", hold_without_dispatch),),
+        code=((MemoryLedger, "_hold", hold_without_dispatch),),
     ),
     "holds_unseen": Sabotage(
         scenario="metered",
-        first=3,
+        first=20,
         removes="what others hold counts as used: to look and to hold are one step",
         code=((holds, "fits", fits_what_is_spent), (memory_ledger, "is_balanced", lambda book: True)),
     ),
     "hold_of_another": Sabotage(
         scenario="metered",
-        first=3,
+        first=8,
         removes="a hold under which another delivery has called is not used again",
-        code=((memory_ledger, "repeat_hold", hold_whoever_asks),),
+        code=((HoldIds, "take", take_id_of_attempt), (rebooking, "repeat_hold", hold_whoever_asks)),
+    ),
+    "permit_wasted": Sabotage(
+        scenario="metered",
+        first=2_328,
+        removes="the hold comes first if a permit would expire before it is placed",
+        code=((ProviderCalls, "_outlasts_permits", lambda calls, needs: False),),
+    ),
+    "limiter_waited_for": Sabotage(
+        scenario="metered",
+        first=110,
+        removes="a handler that waits for an absent limiter gives its slot back after a while",
+        code=((PermitQueue, "_wait_for_limiter", wait_for_limiter),),
+    ),
+    "ledger_waited_for": Sabotage(
+        scenario="metered",
+        first=464,
+        removes="a handler that waits for an absent ledger gives its slot back after a while",
+        code=((ProviderCalls, "_wait_for_ledger", wait_for_ledger),),
+    ),
+    "settlement_forgotten": Sabotage(
+        scenario="metered",
+        first=11,
+        removes="a cost that cannot be booked is booked later",
+        code=((UnsettledHolds, "add", lambda holds, *settlement: None),),
+    ),
+    "corrected_twice": Sabotage(
+        scenario="metered",
+        first=118,
+        removes="a captured hold is corrected once",
+        code=((memory_ledger, "correct_hold", correct_again),),
     ),
     "unsaid_is_free": Sabotage(
         scenario="metered",
@@ -477,11 +600,13 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "seats_unkept": Sabotage(
         scenario="metered",
+        first=34,
         removes="whoever still sits says so, also to a limiter that has lost its memory",
         code=((LimiterClient, "report_calls", keep_nothing),),
     ),
     "seats_left_early": Sabotage(
         scenario="metered",
+        first=2,
         removes="a job keeps its tenant's seat until it ends",
         code=((Admission, "assign", seated_and_up_again),),
     ),
@@ -490,9 +615,15 @@ SABOTAGES: dict[str, Sabotage] = {
         removes="jobs of a tenant with caps start only when the limiter admits them",
         code=((Admission, "_requests", asks_without_the_tenant),),
     ),
+    "waits_in_its_lane": Sabotage(
+        scenario="metered",
+        first=4,
+        removes="a job that has called since its last checkpoint waits in place",
+        code=((ProviderCalls, "wait_in_place", leave_the_place),),
+    ),
     "waiting_counts": Sabotage(
         scenario="metered",
-        first=3,
+        first=4,
         removes="a job that waits for a limit or a budget loses no attempt",
         code=((settle, "decide", decide_counting_waits),),
     ),

@@ -14,8 +14,8 @@ from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.process import HERE
 from leaseway.simulation.promises import Run
 from leaseway.simulation.swarm import LEASE_SECONDS
-from leaseway.worker.attempt import Stop
 from leaseway.worker.context import Context
+from leaseway.worker.settle import Stop
 from leaseway.worker.submit import Bound
 
 BACKOFF = Backoff(first_seconds=0.2, factor=2.0, seconds_max=1.0)

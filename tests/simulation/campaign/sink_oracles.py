@@ -1,4 +1,4 @@
-"""The contents of the sink's file, read without the sink's code, and the invariants after every call.
+"""The contents of the sink's database, read without the sink's code, and the invariants after every call.
 
 P1  a page is written only by the last worker that began its shard, and at the cursor with which it was fetched
 P2  a call that was refused or failed changes nothing
@@ -10,7 +10,6 @@ P7  a refused API key stops the whole run, and parks no shard
 P8  no row is marked as deleted that still exists
 """
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -20,16 +19,16 @@ from tests.simulation.campaign.source_api import ATTEMPT
 
 from leaseway.imports.domain.page import Row as PageRow
 from leaseway.imports.domain.page import WriteCounts
-from leaseway.imports.domain.partition import parse_instant
+from leaseway.imports.domain.partition import canonical, parse_instant
 from leaseway.imports.domain.run_state import RunState, ShardState
-from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.simulation.faulty_link import Statements
-from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
+from leaseway.simulation.promises import SharedDatabase
 from leaseway.simulation.swarm import FaultRates
 from leaseway.simulation.world import SimulatedWorld
+from leaseway.virtual_time.loop import run_now
 
 TABLE = "poi"
 
@@ -69,8 +68,10 @@ class Contents(NamedTuple):
 
 
 SELECT_ROWS = f"SELECT external_id, {', '.join(Stored._fields)} FROM {TABLE}"
-SELECT_DIGEST = f"SELECT count(*), total(stamp), max(updated_at), count(deleted_at) FROM {TABLE}"
-"""Whether rows have to be read again: every write of a row records its time."""
+SELECT_DIGEST = f"SELECT count(*), sum(stamp), sum(updated_at), count(deleted_at) FROM {TABLE}"
+"""Whether rows have to be read again: every write of a row records its time. The sum and not the latest time, because
+several pages may be written at one instant.
+"""
 SELECT_SHARDS = f"SELECT run, key, {', '.join(Place._fields)} FROM leaseway_shards"
 COUNTED = ("inserted", "updated", "unchanged", "stale", "quarantined")
 
@@ -78,16 +79,17 @@ COUNTED = ("inserted", "updated", "unchanged", "stale", "quarantined")
 class Shelf:
     """The real sink of one world, and its judge."""
 
-    def __init__(self, universe: SimulatedWorld, path: str, columns: Mapping[str, Any], faults: FaultRates) -> None:
+    def __init__(self, universe: SimulatedWorld, columns: Mapping[str, Any], faults: FaultRates) -> None:
         self.universe = universe
         self.faults = faults
-        chance = universe.streams.of("sink itself")
-        self.sink = SqliteSink(path, TABLE, columns, universe.now_us, inline=True, random=chance.random)
+        self._database = SharedDatabase()
+        self.sink = SqliteSink(self._database.path, TABLE, columns, universe.now_us, inline=True)
+        self.sink.tables.pages = self.sink.tables.durable = self._database
         run_now(self.sink.open())
         self._fuse = Statements(self.sink.tables.sql)
         self.sink.tables.sql = self._fuse
-        universe.at_the_end.append(self.sink.close)
-        self._file = sqlite3.connect(path, isolation_level=None)
+        universe.at_the_end.append(self._database.dispose)
+        self._file = self._database.sqlite
         self._version = -1
         self.is_alive: Callable[[str], bool] = lambda key: True
         """In the source."""
@@ -103,12 +105,9 @@ class Shelf:
         self.on_write: Callable[[Place, Contents], Iterator[str]] = lambda place, contents: iter(())
         """Further violations after a page."""
 
-    def close(self) -> None:
-        self._file.close()
-
     def refresh(self) -> Contents:
         """The current contents."""
-        ((version,),) = self._file.execute("PRAGMA data_version").fetchall()
+        version = self._database.version
         if version != self._version:
             self._version = version
             digest = self._file.execute(SELECT_DIGEST).fetchone()

@@ -14,13 +14,15 @@ from contextvars import ContextVar
 from itertools import pairwise
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx2
 from msgspec import Struct
 from msgspec.structs import replace
 
+from leaseway.domain.http import ConnectFailed, HttpReply, HttpRequest, ReplyLost, ReplyTimeout
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import LimitDefinition, wire_delay_us
+from leaseway.ports.provider_requests import AboutToSend
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.promises import Promises
 from leaseway.simulation.world import START_US, SimulatedWorld
@@ -235,14 +237,14 @@ class Api:
         if not process.is_dead:
             if self._chance.random() < self.manners.unreachable:
                 self.books.reach("the API could not be reached")
-                raise httpx2.ConnectError("nobody listens")
+                raise ConnectFailed("nobody listens")
             who = ATTEMPT.get()
             self.universe.loop.call_later(self._way_seconds(), self._arrive, process, request, who, reply)
         try:
             async with asyncio.timeout(read_seconds):
                 return await reply
         except TimeoutError as error:
-            raise httpx2.ReadTimeout("nothing came") from error
+            raise ReplyTimeout("nothing came") from error
 
     def _way_seconds(self) -> float:
         """The network's half of the delay; often its minimum or maximum, because bounds break there."""
@@ -340,24 +342,20 @@ def brief(request: ReceivedRequest) -> str:
 SHOWN = ("greaterthanid", "maxresults", "countryid", "modifiedsince")
 
 
-class Cable(httpx2.AsyncBaseTransport):
+class Cable:
     """The transport of a worker's real HTTP client."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        await request.extensions["trace"]("http11.send_request_headers.started", {"request": Method(b"GET")})
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        target = request.url.raw_path.decode()
-        answer = await self._api.answer(ReceivedRequest("GET", target, headers), request.extensions["timeout"]["read"])
+    async def send(self, request: HttpRequest, about_to_send: AboutToSend) -> HttpReply:
+        await about_to_send()
+        parts = urlsplit(request.url)
+        received = ReceivedRequest("GET", f"{parts.path}?{parts.query}", dict(request.headers))
+        answer = await self._api.answer(received, request.timeout_seconds)
         if answer.sent_bytes_max is not None:
             self._api.books.reach("a reply ended in the middle")
-            raise httpx2.RemoteProtocolError("the connection was closed in the middle of the body")
-        return httpx2.Response(answer.status, headers=dict(answer.headers), content=answer.body)
+            raise ReplyLost("the connection was closed in the middle of the body")
+        return HttpReply(answer.status, headers=answer.headers, content=answer.body, request=request)
 
-
-class Method(Struct, frozen=True):
-    """As much of the request as the API reads."""
-
-    method: bytes
+    async def close(self) -> None: ...

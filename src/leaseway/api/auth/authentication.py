@@ -15,9 +15,8 @@ from starlette.requests import cookie_parser
 from leaseway.api.auth.jwt import JwtVerifier
 from leaseway.api.errors import Problem, invalid_credential
 from leaseway.api.ttl_cache import TtlCache
-from leaseway.domain.api_key import ApiKey, Session, hash_secret, parse_key_text
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.identity import Caller
+from leaseway.domain.identity import ApiKey, Caller, Session, hash_secret, parse_key_text
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.ports.clock import Clock
 from leaseway.ports.key_store import KEYS_MAX, KeyStore

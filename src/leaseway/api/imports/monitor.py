@@ -24,8 +24,8 @@ from leaseway.api.schemas.imports import (
 from leaseway.api.ttl_cache import TtlCache
 from leaseway.domain.errors import LeasewayError
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow
-from leaseway.imports.progress.progress import RATE_SECONDS, ProgressTracker, RunSnapshot, tightest
-from leaseway.imports.progress.report import build_report, order_by_parent
+from leaseway.imports.run.progress import RATE_SECONDS, ProgressTracker, RunSnapshot, tightest
+from leaseway.imports.run.report import build_report, order_by_parent
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.factory import source_limit
 from leaseway.ports.clock import Clock

@@ -17,16 +17,16 @@ from typing import NamedTuple
 from leaseway.api.errors import Problem
 from leaseway.app import App
 from leaseway.domain.errors import UsageError
-from leaseway.imports.assembly import ImportParts, load_sink, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
-from leaseway.imports.plan.plan import Forecast, Plan, SourceUnavailable, make_forecast, make_plan
+from leaseway.imports.run.assembly import ImportParts, load_sink, make_shard_task
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import Forecast, Plan, SourceUnavailable, make_forecast, make_plan
 from leaseway.imports.run.shard_jobs import ImportJobs, have_all_failed, is_stalled, register_jobs
 from leaseway.imports.run.start import NewRun, resume, start
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sinks.row_map import RowPosition, find_position
 from leaseway.imports.sources.factory import make_source
-from leaseway.imports.spec.reader import Spec
+from leaseway.imports.spec.reader import Spec, list_resources
 
 SPECS_MAX = 200
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
@@ -109,8 +109,8 @@ class ImportRegistry:
         if not await is_stalled(store, source):
             return False
         rows = await (await self.sink(source)).shards.find_all(run)
-        keys = {row.shard.key for row in rows if row.state in OPEN}
-        return bool(keys) and await have_all_failed(store, source, run, keys)
+        left = [row for row in rows if row.state in OPEN]
+        return bool(left) and await have_all_failed(store, source, run, left)
 
     async def _parts(self, source: str) -> tuple[ImportParts, ImportJobs]:
         """The source is opened on first use, because reading the state of runs needs no credentials."""
@@ -139,7 +139,7 @@ def source_errors(parts: ImportParts) -> Iterator[None]:
 def read_specs(folder: Path) -> dict[str, KnownImport]:
     if not folder.is_dir():
         raise UsageError(f"--imports: there is no folder {folder}")
-    paths = sorted(folder.glob("*.toml"))
+    paths = [Path(each) for path in sorted(folder.glob("*.toml")) for each in list_resources(path)]
     if len(paths) > SPECS_MAX:
         raise UsageError(f"--imports: {folder} has {len(paths):,} specs; at most {SPECS_MAX} are served")
     found: dict[str, KnownImport] = {}

@@ -2,13 +2,12 @@
 
     snapshot ─► change_log ─► poller ─► subscribers ─► delivery ─► WebSocket | server-sent events | long polling
 
-snapshot            reads lanes, jobs, limits, budgets and imports once
-change_log          the state of everything, and since which poll: what a subscriber has not received yet
-poller              polls while there are subscribers, and wakes them
-subscribers         what each subscriber has received
-hub                 admits subscribers, within the limits of `settings`
-delivery            sends frames to one subscriber, with heartbeats and a maximum lifetime
-credential_recheck  whether a subscriber's credential is still valid
-tickets             single-use credentials for WebSockets, which cannot send an Authorization header
-websocket, sse      the transports        routes  /v1/events, /v1/live, /v1/tickets
+snapshot     reads lanes, jobs, limits, budgets and imports once
+change_log   the state of everything, and since which poll: what a subscriber has not received yet
+poller       polls while there are subscribers, and wakes them; what each subscriber has received
+hub          admits subscribers, within the limits of `LiveSettings`
+delivery     sends frames to one subscriber, with heartbeats and a maximum lifetime, over each transport
+credentials  tickets for WebSockets, and whether a subscriber's credential is still valid
+routes       /v1/events, /v1/live, /v1/tickets
+job_waits    requests that wait for jobs to finish, which share their reads
 """

@@ -8,6 +8,7 @@ if polls take less than M; and the process that issued the number S has seen eve
 changes found after S - M are sent again and none is missed. Receiving a state twice does no harm.
 """
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from leaseway.api.live.settings import FRAME_BYTES_MAX
+from leaseway.api.settings import FRAME_BYTES_MAX
 from leaseway.domain.ids import SECOND_US, Instant
 
 MARGIN_US = 5 * SECOND_US
@@ -30,6 +31,8 @@ BATCHES_KEPT = 100
 """Most subscribers lack the same changes and share a batch."""
 OPERATOR_KINDS = frozenset({"limit", "budget"})
 """They belong to no tenant; only operators see them."""
+
+log = logging.getLogger("leaseway.api")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -125,9 +128,7 @@ class ChangeLog:
             return False
         if before is not None and before.value is None:
             self._gone -= 1
-        document = observation.value if observation.render is None else observation.render(observation.value)
-        body = _encode({"kind": observation.kind, observation.kind: document})
-        self._set(changes, key, LoggedChange(self.seq, observation.tenant, observation.value, body))
+        self._set(changes, key, LoggedChange(self.seq, observation.tenant, observation.value, render_body(observation)))
         return True
 
     def _remove(self, key: Key) -> bool:
@@ -215,6 +216,17 @@ class ChangeLog:
         newest = reversed(self._jobs.items())
         jobs = (change.body for key, change in newest if change.value is not None and is_visible(view, key, change))
         yield from list(islice(jobs, SNAPSHOT_JOBS))[::-1]
+
+
+def render_body(observation: Observation) -> bytes:
+    """The event as JSON. An object that cannot be rendered becomes an event that says so: one stored value must not end
+    the stream of all subscribers."""
+    kind, value = observation.kind, observation.value
+    try:
+        return _encode({"kind": kind, kind: value if observation.render is None else observation.render(value)})
+    except Exception:
+        log.exception("live: %s %r cannot be shown", kind, observation.name)
+        return _encode({"kind": "unreadable", "unreadable": {"kind": kind, "name": ascii(observation.name)[1:-1]}})
 
 
 def is_visible(view: View, key: Key, change: LoggedChange) -> bool:

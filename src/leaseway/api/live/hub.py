@@ -9,12 +9,11 @@ from leaseway.api.auth.authentication import Authenticator
 from leaseway.api.errors import Problem
 from leaseway.api.imports.monitor import ImportMonitor
 from leaseway.api.live.change_log import View
-from leaseway.api.live.poller import Poller
-from leaseway.api.live.settings import LiveSettings
-from leaseway.api.live.subscribers import EndReason, Subscriber
-from leaseway.api.metrics.prometheus_text import Family, Sample, counter, gauge
+from leaseway.api.live.poller import EndReason, Poller, Subscriber
+from leaseway.api.metrics import Family, Sample, counter, gauge
 from leaseway.api.routing import visible_tenant
 from leaseway.api.schemas.imports import ImportProgressDocument
+from leaseway.api.settings import LiveSettings
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant, JobId
 from leaseway.worker.environment import Environment
@@ -81,7 +80,11 @@ class LiveHub:
 
     def follow(self, subscriber: Subscriber, ids: Sequence[JobId]) -> None:
         if not self.poller.follow(subscriber, ids):
-            raise busy("follow: too many jobs are followed in this process; poll them with GET /v1/jobs/{id}")
+            most = self.settings.tenant_followed_max
+            raise busy(
+                f"follow: this tenant follows up to {most:,} jobs in this process; follow fewer jobs, or poll them "
+                "with GET /v1/jobs/{id}"
+            )
 
     async def close(self) -> None:
         if self._poller is not None:
@@ -91,10 +94,12 @@ class LiveHub:
         settings = self.settings
         if self._service.stopping.is_set():
             raise busy("the service is shutting down; reconnect", 503)
-        if self.poller.count() >= settings.subscribers_max:
+        count, own = self.poller.count(), self.poller.count(tenant)
+        if count >= settings.subscribers_max:
             raise busy(f"the limit of {settings.subscribers_max:,} subscribers is reached; try again later", 503)
-        if self.poller.count(tenant) >= settings.tenant_subscribers_max:
-            raise busy(f"this tenant has reached its limit of {settings.tenant_subscribers_max:,} subscribers")
+        left_by_others = settings.subscribers_max - (count - own)
+        if own >= (most := min(settings.tenant_subscribers_max, max(left_by_others // 2, 1))):
+            raise busy(f"this tenant has reached its limit of {most:,} subscribers; close some, or try again later")
 
 
 def check_ids(given: Sequence[str], count_max: int) -> list[JobId]:

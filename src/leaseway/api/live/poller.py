@@ -1,4 +1,4 @@
-"""snapshot ─► change log ─► [poller] ─► subscribers: polls while there are subscribers, and wakes them.
+"""snapshot ─► change log ─► [poller ─► subscribers] ─► delivery: polls while there are subscribers, and wakes them.
 
 One poll serves all subscribers of a process. A notification from the store makes the next poll come earlier. With many
 subscribers the poll interval grows, and they are woken in small groups, so that other requests are served in between.
@@ -9,15 +9,78 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import Context
+from itertools import islice
+from typing import Literal
 
-from leaseway.api.live.change_log import MARGIN_US, OPERATOR_KINDS, ChangeLog, PollResult
-from leaseway.api.live.settings import LiveSettings
+from leaseway.api.live.change_log import MARGIN_US, OPERATOR_KINDS, ChangeLog, EventBatch, PollResult, View
 from leaseway.api.live.snapshot import TENANT_KINDS, PolledJobs, SnapshotReader, StoreReading
-from leaseway.api.live.subscribers import Subscriber
 from leaseway.api.schemas.imports import ImportProgressDocument
+from leaseway.api.settings import LiveSettings
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.ids import SECOND_US, Instant, JobId
+from leaseway.domain.lane import share
 from leaseway.worker.environment import Environment
+
+EndReason = Literal["expired", "lifetime", "slow", "stopping", "disconnected", "invalid_message"]
+"""expired: its credential is no longer valid. lifetime: it has been connected for the maximum time. slow: it does not
+receive frames in time. stopping: the service shuts down. invalid_message: it sent a message that is not supported."""
+
+
+class Subscriber:
+    """What one subscriber has received.
+
+    There is no queue. A subscriber keeps the sequence number up to which it has received changes, and reads from the
+    change log what has changed since: a slow subscriber receives fewer updates, not later and later ones.
+    """
+
+    def __init__(self, tenant: str, view: View, received: Instant | None) -> None:
+        self.tenant = tenant
+        """The tenant whose subscribers are counted."""
+        self.view = view
+        self.received = received
+        self.follows: tuple[JobId, ...] = ()
+        self.is_new = True
+        self.end_reason: EndReason | None = None
+        self._woken = asyncio.Event()
+        self._log: ChangeLog | None = None
+
+    def wake(self, log: ChangeLog) -> None:
+        self._log, self.is_new = log, False
+        self._woken.set()
+
+    def end(self, reason: EndReason) -> None:
+        self.end_reason = self.end_reason or reason
+        self._woken.set()
+
+    async def wait_for_poll(self, seconds: float) -> bool:
+        """Whether a poll that is recent enough for this subscriber was made within this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        return not self.is_new
+
+    async def next(self, seconds: float) -> EventBatch | None:
+        """The changes that it lacks, as soon as there are some; an empty batch after this time. None: it must end."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:  # until there are changes for this subscriber
+                    await self._woken.wait()
+                    self._woken.clear()
+                    if self.end_reason is not None:
+                        return None
+                    batch = self._read()
+                    if batch.frames:
+                        return batch
+        except TimeoutError:
+            return EventBatch(self.received or 0)
+
+    def _read(self) -> EventBatch:
+        assert self._log is not None
+        batch = self._log.since(self.view, self.received)
+        self.received = batch.seq
+        return batch
+
 
 log = logging.getLogger("leaseway.api")
 
@@ -46,8 +109,8 @@ class Poller:
         self._stopping = stopping
         self._settings = settings
         self._subscribers: set[Subscriber] = set()
-        self._followed: Counter[JobId] = Counter()
-        self._followed_offset = 0
+        self._followed: dict[str, Counter[JobId]] = {}
+        """The followed jobs of each tenant, and how many subscribers follow them."""
         self._task: asyncio.Task[None] | None = None
         self._polled_at = self._left_at = self._shared_at = float("-inf")
         self._is_failing = False
@@ -64,8 +127,8 @@ class Poller:
         ):
             subscriber.wake(self.log)
         if self._task is None or self._task.done():
-            # The service owns the task and cancels it when it closes.
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            # The service owns the task and cancels it when it closes. It reads for all tenants.
+            self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     def remove(self, subscriber: Subscriber) -> None:
         self._subscribers.discard(subscriber)
@@ -73,14 +136,18 @@ class Poller:
         self._left_at = self._world.clock.monotonic()
 
     def follow(self, subscriber: Subscriber, ids: Sequence[JobId]) -> bool:
-        """False: all subscribers together would follow too many jobs."""
-        added = [id_ for id_ in ids if id_ not in self._followed]
-        if added and len(self._followed) + len(added) > self._settings().followed_max:
+        """False: the subscribers of this tenant together would follow too many jobs."""
+        followed = self._followed.get(subscriber.tenant, Counter())
+        added = {id_ for id_ in ids if id_ not in followed}
+        if added and len(followed) + len(added) > self._settings().tenant_followed_max:
             return False
-        self._followed.subtract(subscriber.follows)
+        followed.subtract(subscriber.follows)
         subscriber.follows = tuple(dict.fromkeys(ids))
-        self._followed.update(subscriber.follows)
-        self._followed = +self._followed
+        followed.update(subscriber.follows)
+        if followed := +followed:
+            self._followed[subscriber.tenant] = followed
+        else:
+            self._followed.pop(subscriber.tenant, None)
         return True
 
     def count(self, tenant: str | None = None) -> int:
@@ -116,12 +183,13 @@ class Poller:
         try:
             reading = await self._reader.read(self._selection())
             result = await self._with_shared(reading)
+            polled_at = clock.monotonic()
+            has_changed = self.log.record(result._replace(is_late=polled_at - began > MARGIN_US / SECOND_US))
         except Exception as error:  # noqa: BLE001 - a failed poll must not end the stream
             self._report_failure(error)
             return False
-        self._is_failing, self._polled_at = False, clock.monotonic()
-        is_late = self._polled_at - began > MARGIN_US / SECOND_US
-        return self.log.record(result._replace(is_late=is_late))
+        self._is_failing, self._polled_at = False, polled_at
+        return has_changed
 
     async def _with_shared(self, reading: StoreReading) -> PollResult:
         """Adds limits and budgets if operators have subscribed."""
@@ -147,12 +215,18 @@ class Poller:
         )
 
     def _next_followed(self) -> list[JobId]:
-        """Followed jobs, as many as one poll reads; polls take turns."""
-        followed, count = list(self._followed), self._settings().followed_per_poll
-        if len(followed) <= count:
-            return followed
-        self._followed_offset = (self._followed_offset + count) % len(followed)
-        return (followed * 2)[self._followed_offset : self._followed_offset + count]
+        """Followed jobs, as many as one poll reads. Tenants get equal shares, and the jobs of a tenant take turns."""
+        shares = share(self._settings().followed_per_poll, {name: len(ids) for name, ids in self._followed.items()})
+        return [id_ for tenant, count in shares.items() for id_ in self._take_turns(tenant, count)]
+
+    def _take_turns(self, tenant: str, count: int) -> list[JobId]:
+        """The next followed jobs of a tenant. They move to the end."""
+        followed = self._followed[tenant]
+        chosen = list(islice(followed, count))
+        if len(chosen) < len(followed):
+            for id_ in chosen:
+                followed[id_] = followed.pop(id_)
+        return chosen
 
     def _report_failure(self, error: Exception) -> None:
         """Log a failure once, because it repeats five times per second."""

@@ -6,15 +6,13 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from leaseway.api.live.change_log import render_frame
-from leaseway.api.live.credential_recheck import Credential
+from leaseway.api.live.credentials import Credential, make_ticket
+from leaseway.api.live.delivery import SSE_MEDIA_TYPE, EventStream, parse_seq, poll_events, serve_websocket
 from leaseway.api.live.hub import LiveService
-from leaseway.api.live.settings import LiveSettings
-from leaseway.api.live.sse import MEDIA_TYPE, EventStream, poll_events
-from leaseway.api.live.tickets import make_ticket
-from leaseway.api.live.websocket import parse_seq, serve_websocket
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.keys import TicketDocument
 from leaseway.api.schemas.values import timestamp
+from leaseway.api.settings import LiveSettings
 from leaseway.domain.identity import Scope
 from leaseway.system import random_text
 
@@ -31,7 +29,7 @@ FRAME: dict[str, Any] = {
     },
 }
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/json": {"schema": FRAME}, MEDIA_TYPE: {"schema": {"type": "string"}}}}
+    200: {"content": {"application/json": {"schema": FRAME}, SSE_MEDIA_TYPE: {"schema": {"type": "string"}}}}
 }
 
 
@@ -47,7 +45,7 @@ async def events(
     """Show the changes since `after`. With `Accept: text/event-stream`, stream all further changes."""
     service: LiveService = request.app.state.service
     credential = Credential(service, caller, request.headers)
-    is_stream = MEDIA_TYPE in request.headers.get("accept", "")
+    is_stream = SSE_MEDIA_TYPE in request.headers.get("accept", "")
     received = parse_seq(request.headers.get("last-event-id", "") if is_stream else "") or parse_seq(after or "")
     if is_stream:
         return EventStream(service.live, credential, service.world, received, follow, tenant)

@@ -10,24 +10,24 @@ from leaseway.api.inspection import try_read_levels
 from leaseway.api.live.change_log import JOBS_KEPT, Observation
 from leaseway.api.schemas.budgets import accounts_for, budget_document
 from leaseway.api.schemas.imports import ImportProgressDocument
-from leaseway.api.schemas.lanes import COUNTS, lane_counts_document
+from leaseway.api.schemas.jobs import COUNTS, lane_counts_document
 from leaseway.api.schemas.limits import limit_document
-from leaseway.api.schemas.values import as_dict, parse_stored, timestamp
+from leaseway.api.schemas.values import as_dict, timestamp
+from leaseway.domain.identity import OPERATOR_TENANT
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.inspection import JobSummary
 from leaseway.domain.lane import LaneCount
-from leaseway.domain.limits.limit import PermitRequest, template_fields
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.limits.templates import template_fields
+from leaseway.domain.validators import NAME_LENGTH_MAX, parse_stored
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import limits_by_name
 
 OVERLAP_US = 2 * SECOND_US
 """A job is written a moment after the instant at which it finished."""
 FIRST_US = 60 * SECOND_US
-PROGRESS_LENGTH_MAX = 2_000
 INSTANTS = frozenset({"lease_until", "created_at", "run_at", "finished_at", "last_error_at"})
 TENANT_KINDS = frozenset({"lane", "totals", "import"})
-IMPORTS_TENANT = "default"
-"""The tenant of shard jobs."""
 
 
 class PolledJobs(NamedTuple):
@@ -129,7 +129,7 @@ def lane_observations(lanes: Sequence[LaneCount]) -> list[Observation]:
 
 
 def import_observations(runs: Iterable[ImportProgressDocument]) -> list[Observation]:
-    return [Observation("import", f"{run.source}\n{run.run}", IMPORTS_TENANT, run) for run in runs]
+    return [Observation("import", f"{run.source}\n{run.run}", OPERATOR_TENANT, run) for run in runs]
 
 
 def lane_key(lane: LaneCount) -> str:
@@ -149,6 +149,10 @@ def totals_document(sums: dict[str, int]) -> dict[str, int]:
 
 def job_document(job: JobSummary) -> dict[str, Any]:
     """The fields of GET /v1/jobs/{id} that are short."""
-    document = {name: timestamp(value) if name in INSTANTS else value for name, value in asdict(job).items()}
-    is_short = job.progress is not None and len(job.progress) <= PROGRESS_LENGTH_MAX
-    return {**document, "state": job.state.value, "progress": parse_stored(job.progress) if is_short else None}
+    document = {name: timestamp(value) if name in INSTANTS else cut(value) for name, value in asdict(job).items()}
+    return {**document, "state": job.state.value, "progress": parse_stored(job.progress)}
+
+
+def cut(value: object) -> object:
+    """Names are short. A damaged row with a long one must not exceed the frames that clients accept."""
+    return value[:NAME_LENGTH_MAX] if isinstance(value, str) and len(value) > NAME_LENGTH_MAX else value

@@ -1,1 +1,1 @@
-"""The routes of the service, one module per resource. Each route declares the scope that it requires."""
+"""The routes of the service, by resource. Each route declares the scope that it requires."""

@@ -17,25 +17,29 @@ from leaseway.api.preconditions import (
     etag,
 )
 from leaseway.api.request_body import body_fields, read_body
-from leaseway.api.responses import DocumentPage, Reply
-from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.routing import Authenticated, DocumentPage, Reply, Routes
 from leaseway.api.schemas.budgets import (
     BudgetChangedDocument,
     BudgetDocument,
+    BudgetRebookedDocument,
+    HoldDocument,
+    HoldSettledDocument,
     JournalEntryDocument,
     accounts_for,
     budget_definition_document,
     budget_document,
+    hold_document,
+    hold_settled_document,
     journal_entry_document,
 )
 from leaseway.api.service import get_service
-from leaseway.domain.budgets.balances import BudgetWindow
+from leaseway.domain.budgets.balances import BudgetWindow, Evidence
 from leaseway.domain.budgets.budget import BudgetDefinition, OverPolicy, check_budget, parse_amount_micros
 from leaseway.domain.budgets.calendar_windows import Every
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Scope
 from leaseway.domain.validators import check_name
-from leaseway.worker.definitions import DefinitionChange, budget_definitions
+from leaseway.worker.definitions import DefinitionChange, budget_definitions, correct_hold, forget_budget, rebook
 
 routes = Routes("/v1/budgets", "budgets")
 
@@ -51,6 +55,14 @@ class BudgetBody(Struct, kw_only=True, forbid_unknown_fields=True):
     tz: str = "UTC"
     overdraft: str | int | float = 0
     over: OverPolicy = OverPolicy.WAIT
+
+
+class SettleBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the provider has charged for a call, by unit or by the name of a budget: {"usd": "0.004"}."""
+
+    hold: str
+    amounts: dict[str, str | int | float]
+    reason: str = ""
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -79,6 +91,18 @@ async def show_journal(request: Request, name: str, limit: PageLimit = 50) -> Do
             name, await ledger.definitions.all(), await ledger.reads.balances()
         )  # 404 if there is no such budget
     return DocumentPage([journal_entry_document(entry) for entry in entries], None)
+
+
+@routes.get("/{name:path}/holds", Scope.OPERATE)
+async def list_holds(request: Request, name: str, limit: PageLimit = 50) -> DocumentPage[HoldDocument]:
+    """List the holds of a budget whose cost is not known, the latest deadline first: open ones, and captured ones,
+    which were charged in full because their calls were never settled."""
+    check_name("name", name)
+    ledger = get_service(request).world.ledger
+    holds = await ledger.reads.holds(name, limit)
+    if not holds:
+        find_definition(name, await ledger.definitions.all(), await ledger.reads.balances())
+    return DocumentPage([hold_document(hold) for hold in holds], None)
 
 
 @routes.get("/{name:path}", Scope.OPERATE)
@@ -113,17 +137,46 @@ def find_definition(
     headers=PRECONDITION_HEADERS,
 )  # fmt: skip
 async def put_budget(request: Request, name: str) -> Reply[BudgetChangedDocument]:
-    """Define a budget, or replace its definition. It takes effect immediately, also for the current window."""
+    """Define a budget, or replace its definition. It takes effect immediately, also for the current window. Jobs that
+    wait for a later window are brought forward if an earlier one has room now."""
     wanted = parse_definition(name, await read_body(request, BudgetBody))
 
     def make(before: BudgetDefinition | None) -> BudgetDefinition:
         return wanted if before is None else replace(wanted, paused=before.paused)
 
-    definitions = budget_definitions(get_service(request).world.ledger)
+    world = get_service(request).world
     has_version = partial(check_version, request, f"budget {name}")
     with body_fields(f"budget {name}", "unit"):
         async with change_lock(request):
-            return changed_budget(await definitions.change(name, make, has_version))
+            change = await budget_definitions(world.ledger, world.store.operations).change(name, make, has_version)
+    return changed_budget(change, await rebook(world.store, world.ledger, name))
+
+
+@routes.post("/{name:path}/rebook", Scope.OPERATE)
+async def rebook_budget(request: Request, name: str) -> BudgetRebookedDocument:
+    """Bring forward the jobs that wait for a later window of this budget although an earlier one has room by now. The
+    name may also be an instance of a budget with fields."""
+    world = get_service(request).world
+    find_definition(name, await world.ledger.definitions.all(), await world.ledger.reads.balances())
+    return BudgetRebookedDocument(name=name, brought_forward=await rebook(world.store, world.ledger, name))
+
+
+@routes.post("/settle", Scope.OPERATE, body=SettleBody)
+async def settle_hold(request: Request, caller: Authenticated) -> HoldSettledDocument:
+    """Correct a captured hold by the provider's evidence. The journal records your credential. Each hold is corrected
+    once; repeating the same correction has no further effect."""
+    given = await read_body(request, SettleBody)
+    check_name("hold", given.hold)
+    evidence, world = Evidence(caller.name, given.reason), get_service(request).world
+    actuals = {what: parse_amount_micros("amounts", amount, zero=True) for what, amount in given.amounts.items()}
+    try:
+        corrections = await correct_hold(world.store, world.ledger, given.hold, actuals, evidence)
+    except BadValue as error:
+        # The ledger's errors are about "hold X" and "settle usd".
+        field, _, what = error.field.partition(" ")
+        problem = f"{what}: {error.problem}" if what else error.problem
+        raise BadValue("amounts" if field == "settle" else field, problem) from error
+    return hold_settled_document(given.hold, evidence, corrections)
 
 
 @routes.post("/{name:path}/pause", Scope.OPERATE, problems=PRECONDITION_PROBLEMS, headers=PRECONDITION_HEADERS)
@@ -134,7 +187,7 @@ async def pause_budget(request: Request, name: str) -> Reply[BudgetChangedDocume
 
 @routes.post("/{name:path}/resume", Scope.OPERATE, problems=PRECONDITION_PROBLEMS, headers=PRECONDITION_HEADERS)
 async def resume_budget(request: Request, name: str) -> Reply[BudgetChangedDocument]:
-    """Resume a budget. Workers notice within seconds."""
+    """Resume a budget. Jobs that wait for it are tried at once."""
     return await set_paused(request, name, False)
 
 
@@ -143,26 +196,32 @@ async def resume_budget(request: Request, name: str) -> Reply[BudgetChangedDocum
     headers=PRECONDITION_HEADERS,
 )  # fmt: skip
 async def delete_budget(request: Request, name: str) -> None:
-    """Forget a budget with its windows and journal. Refused while it has holds."""
-    definitions = budget_definitions(get_service(request).world.ledger)
+    """Forget a budget with its windows and journal. Holds that wait for a later window are released, and their jobs are
+    brought forward. Refused while calls are under way."""
+    world = get_service(request).world
     async with change_lock(request):
         try:
-            await definitions.forget(name, partial(check_version, request, f"budget {name}"))
+            await forget_budget(world.store, world.ledger, name, partial(check_version, request, f"budget {name}"))
         except BadValue as error:
             raise Problem(409, "held", str(error)) from error
 
 
 async def set_paused(request: Request, name: str, is_paused: bool) -> Reply[BudgetChangedDocument]:
-    definitions = budget_definitions(get_service(request).world.ledger)
+    world = get_service(request).world
     has_version = partial(check_version, request, f"budget {name}")
     async with change_lock(request):
-        return changed_budget(await definitions.pause(name, is_paused, has_version))
+        change = await budget_definitions(world.ledger, world.store.operations).pause(name, is_paused, has_version)
+    return changed_budget(change, 0 if is_paused else await rebook(world.store, world.ledger, name))
 
 
-def changed_budget(change: DefinitionChange[BudgetDefinition]) -> Reply[BudgetChangedDocument]:
+def changed_budget(change: DefinitionChange[BudgetDefinition], brought_forward: int) -> Reply[BudgetChangedDocument]:
     after = change.after
     document = BudgetChangedDocument(
-        name=after.name, version=change.version, paused=after.paused, definition=budget_definition_document(after)
+        name=after.name,
+        version=change.version,
+        paused=after.paused,
+        definition=budget_definition_document(after),
+        brought_forward=brought_forward,
     )
     return Reply(document, 201 if change.before is None else 200, etag(change.version))
 

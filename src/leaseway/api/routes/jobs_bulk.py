@@ -18,10 +18,12 @@ from leaseway.api.schemas.jobs import JobsChangedDocument, RefusedDocument
 from leaseway.api.service import get_service
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import JobId
-from leaseway.domain.inspection import CancelResult, JobFilter
-from leaseway.domain.job import Job, State
+from leaseway.domain.inspection import CancelResult, JobFilter, JobSummary
+from leaseway.domain.job import State
 from leaseway.domain.validators import check_name
-from leaseway.ports.store import Store
+from leaseway.ports.store import Store, require_inspection
+from leaseway.worker.definitions import cancel_job
+from leaseway.worker.environment import Environment
 
 routes = Routes("/v1/jobs", "jobs")
 
@@ -29,7 +31,7 @@ CHANGE_MAX = 1_000
 SEARCHES_MAX = 1_000
 """Each search step reads a bounded number of jobs; together they cover five million."""
 
-Apply = Callable[[Store, JobFilter], Awaitable[Sequence[JobId]]]
+Apply = Callable[[Environment, JobFilter], Awaitable[Sequence[JobId]]]
 
 
 class JobFilterBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -58,17 +60,17 @@ class BulkAction(NamedTuple):
     apply: Apply
 
 
-async def cancel_each(store: Store, which: JobFilter) -> list[JobId]:
+async def cancel_each(world: Environment, which: JobFilter) -> list[JobId]:
     cancelled = (CancelResult.CANCELLED, CancelResult.REQUESTED)
-    return [id_ for id_ in which.ids or () if await store.operations.cancel(id_) in cancelled]
+    return [id_ for id_ in which.ids or () if await cancel_job(world.store, world.ledger, id_) in cancelled]
 
 
-async def retry_all(store: Store, which: JobFilter) -> list[JobId]:
-    return await store.operations.retry(which, CHANGE_MAX)
+async def retry_all(world: Environment, which: JobFilter) -> list[JobId]:
+    return await world.store.operations.retry(which, CHANGE_MAX)
 
 
-async def discard_all(store: Store, which: JobFilter) -> list[JobId]:
-    return await store.operations.discard(which, CHANGE_MAX)
+async def discard_all(world: Environment, which: JobFilter) -> list[JobId]:
+    return await world.store.operations.discard(which, CHANGE_MAX)
 
 
 CANCEL = BulkAction("cancelled", (State.PENDING, State.LEASED), cancel_each)
@@ -95,23 +97,25 @@ async def discard_many(request: Request, caller: Authenticated) -> JobsChangedDo
 
 
 async def change_jobs(request: Request, caller: Caller, action: BulkAction) -> JobsChangedDocument:
-    store, wanted = get_service(request).world.store, await read_body(request, JobsChangeBody)
+    world, wanted = get_service(request).world, await read_body(request, JobsChangeBody)
     if (wanted.ids is None) == (wanted.filter is None):
         raise Problem(422, "invalid", "ids: send either ids or a filter")
     if wanted.ids is not None:
-        return await change_by_ids(store, caller, action, wanted.ids)
+        return await change_by_ids(world, caller, action, wanted.ids)
     assert wanted.filter is not None
-    return await change_matching(store, action, parse_filter(caller, action, wanted.filter), wanted.confirm)
+    return await change_matching(world, action, parse_filter(caller, action, wanted.filter), wanted.confirm)
 
 
-async def change_by_ids(store: Store, caller: Caller, action: BulkAction, ids: Sequence[str]) -> JobsChangedDocument:
+async def change_by_ids(
+    world: Environment, caller: Caller, action: BulkAction, ids: Sequence[str]
+) -> JobsChangedDocument:
     if not 1 <= len(ids) <= CHANGE_MAX:
         raise Problem(422, "invalid", f"ids: must be 1 to {CHANGE_MAX:,} (are {len(ids):,})")
     wanted = tuple(dict.fromkeys(JobId(check_name("ids", id_)) for id_ in ids))
-    which = JobFilter(ids=wanted, tenant=visible_tenant(caller, None))
-    known = {job.id: job for job in await store.reads.jobs(which, limit=CHANGE_MAX)}
+    found = await require_inspection(world.store).summaries(wanted)
+    known = {job.id: job for job in found if caller.sees(job.tenant)}
     eligible = tuple(id_ for id_ in wanted if id_ in known and known[id_].state in action.states)
-    changed = set(await action.apply(store, JobFilter(ids=eligible))) if eligible else set()
+    changed = set(await action.apply(world, JobFilter(ids=eligible))) if eligible else set()
     left = [id_ for id_ in wanted if id_ not in changed]
     refused = [RefusedDocument(id=id_, reason=refusal_reason(known.get(id_), action)) for id_ in left]
     return changed_document(action, len(changed), JobsChangedDocument(refused=refused))
@@ -122,7 +126,7 @@ def changed_document(action: BulkAction, count: int, document: JobsChangedDocume
     return document
 
 
-def refusal_reason(job: Job | None, action: BulkAction) -> str:
+def refusal_reason(job: JobSummary | None, action: BulkAction) -> str:
     if job is None:
         return "there is no such job"
     return f"it is {job.state}; only {', '.join(action.states)} jobs can be {action.past}"
@@ -142,29 +146,29 @@ def parse_filter(caller: Caller, action: BulkAction, given: JobFilterBody) -> Jo
     )
 
 
-async def collect_matching(store: Store, which: JobFilter) -> list[Job]:
-    """As many jobs as one request changes. In bounded search steps, so that other requests are served in between."""
-    found, before = list[Job](), None
+async def collect_matching(store: Store, which: JobFilter) -> tuple[tuple[JobId, ...], bool]:
+    """As many jobs as one request changes, and whether there may be more. In bounded search steps, so that other
+    requests are served in between, and without the texts of the jobs, which may be large."""
+    found, before = list[JobId](), None
     for _ in range(SEARCHES_MAX):
         page = await search_jobs(store, which, before, CHANGE_MAX - len(found))
-        found, before = [*found, *page.jobs], page.upto
+        found, before = [*found, *(job.id for job in page.jobs)], page.upto
         if before is None or len(found) >= CHANGE_MAX:
             break
-    return found
+    return tuple(found), before is not None or len(found) >= CHANGE_MAX
 
 
 async def change_matching(
-    store: Store, action: BulkAction, which: JobFilter, confirm: int | None
+    world: Environment, action: BulkAction, which: JobFilter, confirm: int | None
 ) -> JobsChangedDocument:
-    found = await collect_matching(store, which)
-    document = JobsChangedDocument(matching=len(found), more=len(found) == CHANGE_MAX)
+    ids, has_more = await collect_matching(world.store, which)
+    document = JobsChangedDocument(matching=len(ids), more=has_more)
     if confirm is None:
         return changed_document(action, 0, document)
-    if len(found) > confirm:
-        detail = f"confirm: {confirm:,} jobs were confirmed, but {len(found):,} match now; check again"
+    if len(ids) > confirm:
+        detail = f"confirm: {confirm:,} jobs were confirmed, but {len(ids):,} match now; check again"
         extra = {"matching": document.matching, "more": document.more}
         raise Problem(409, "count_changed", detail, extra=extra)
-    ids = tuple(job.id for job in found)
     # The states are compared again: jobs that have changed meanwhile are left alone.
-    changed = await action.apply(store, JobFilter(ids=ids, states=which.states)) if ids else ()
+    changed = await action.apply(world, JobFilter(ids=ids, states=which.states)) if ids else ()
     return changed_document(action, len(changed), document)

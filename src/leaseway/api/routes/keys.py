@@ -1,28 +1,49 @@
-"""/v1/keys: create, list, rotate and revoke API keys. Only the response that creates a key contains its secret."""
+"""/v1/keys and /v1/session: API keys, and the session that a browser gets for one.
+
+Only the response that creates a key contains its secret. A browser exchanges a key for a session cookie that scripts
+cannot read: it is HttpOnly and SameSite=Strict, and expires after some hours. Browsers send cookies automatically, so a
+request that changes something also needs the session's csrf_token in a header, in addition to the origin check of the
+middleware.
+"""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import Query, Request
 from msgspec import Struct
+from msgspec.structs import replace
+from starlette.responses import Response
 
-from leaseway.api.errors import Problem
+from leaseway.api.auth.authentication import COOKIE, SECURE_COOKIE, csrf_token, session_cookie
+from leaseway.api.errors import Problem, missing_credential
 from leaseway.api.pagination import CURSOR_LENGTH_MAX, PageLimit, decode_cursor, encode_cursor
-from leaseway.api.request_body import read_body
-from leaseway.api.responses import DocumentPage, Reply
-from leaseway.api.routing import Authenticated, Routes
-from leaseway.api.schemas.keys import KeyDocument, KeyMadeDocument, key_document
-from leaseway.api.schemas.values import extend
+from leaseway.api.request_body import LOGIN_BYTES_MAX, read_body
+from leaseway.api.routing import OPEN, Authenticated, DocumentPage, Reply, Routes, json_response
+from leaseway.api.schemas.keys import IdentityDocument, KeyDocument, KeyMadeDocument, key_document
+from leaseway.api.schemas.values import extend, timestamp
 from leaseway.api.service import Service, get_service
-from leaseway.domain.api_key import GRACE_US, ApiKey, KeyRequest
-from leaseway.domain.identity import Caller, Role, Scope
+from leaseway.domain.errors import QuotaExceeded
+from leaseway.domain.identity import (
+    GRACE_US,
+    SESSION_US,
+    ApiKey,
+    Caller,
+    KeyRequest,
+    Role,
+    Scope,
+    hash_secret,
+    key_tenant,
+)
 from leaseway.domain.ids import SECOND_US
+from leaseway.domain.quota import Quota
 from leaseway.domain.validators import parse_duration_us
 from leaseway.system import random_text
-from leaseway.worker.api_keys import MadeKey, make, rotate
+from leaseway.worker.api_keys import MadeKey, begin_session, make, rotate
 
 ID = re.compile(r"[a-z0-9]{12}")
-routes = Routes("/v1/keys", "keys")
+key_routes = Routes("/v1/keys", "keys")
 
 
 class KeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,16 +59,18 @@ class RotationBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     expires_seconds: float | None = None
 
 
-@routes.post("", Scope.ADMIN, status_code=201, body=KeyBody)
+@key_routes.post("", Scope.ADMIN, status_code=201, body=KeyBody)
 async def create_key(request: Request, caller: Authenticated) -> Reply[KeyMadeDocument]:
     """Create a key. This is the only response that contains the key itself."""
     body, store = await read_body(request, KeyBody), get_service(request).world.store
     life_us = parse_life(body.expires_seconds)
     wanted = KeyRequest(role=body.role, tenant=body.tenant, scopes=body.scopes, name=body.name, life_us=life_us)
-    return made_key(await make(store, wanted, random_text, caller))
+    most = await keys_max(request, caller, key_tenant(wanted))
+    with counted_refusal(request):
+        return made_key(await make(store, wanted, random_text, caller, most))
 
 
-@routes.get("", Scope.ADMIN, problems=(400,))
+@key_routes.get("", Scope.ADMIN, problems=(400,))
 async def list_keys(
     request: Request,
     caller: Authenticated,
@@ -67,14 +90,14 @@ async def list_keys(
     return DocumentPage([key_document(key, now) for key in shown], more)
 
 
-@routes.get("/{id}", Scope.ADMIN)
+@key_routes.get("/{id}", Scope.ADMIN)
 async def show_key(request: Request, caller: Authenticated, id: str) -> KeyDocument:
     """Show a key."""
     key = await find_key(request, caller, id)
     return key_document(key, await get_service(request).world.store.reads.now())
 
 
-@routes.delete("/{id}", Scope.ADMIN)
+@key_routes.delete("/{id}", Scope.ADMIN)
 async def revoke_key(request: Request, caller: Authenticated, id: str) -> KeyDocument:
     """Revoke a key. It takes effect immediately in this process and within half a minute in others.
 
@@ -86,15 +109,31 @@ async def revoke_key(request: Request, caller: Authenticated, id: str) -> KeyDoc
     return key_document(revoked, await service.world.store.reads.now())
 
 
-@routes.post("/{id}/rotate", Scope.ADMIN, status_code=201, body=RotationBody, problems=(409,))
+@key_routes.post("/{id}/rotate", Scope.ADMIN, status_code=201, body=RotationBody, problems=(409,))
 async def rotate_key(request: Request, caller: Authenticated, id: str) -> Reply[KeyMadeDocument]:
     """Create a key that replaces another one. The old key stays valid for `grace_seconds`."""
     body = await read_body(request, RotationBody)
     old, service = await find_key(request, caller, id), get_service(request)
     life_us, grace_us = parse_life(body.expires_seconds), parse_duration_us("grace_seconds", body.grace_seconds)
-    made = await rotate(service.world.store, old, grace_us, random_text, life_us, caller)
+    most = await keys_max(request, caller, old.tenant)
+    with counted_refusal(request):
+        made = await rotate(service.world.store, old, grace_us, random_text, life_us, caller, most)
     invalidate(service, old.id)
     return made_key(made)
+
+
+async def keys_max(request: Request, caller: Caller, tenant: str) -> int | None:
+    """The quota of a tenant. None: unlimited."""
+    return (await get_service(request).quotas.quotas(tenant, caller)).limit(Quota.KEYS)
+
+
+@contextmanager
+def counted_refusal(request: Request) -> Iterator[None]:
+    try:
+        yield
+    except QuotaExceeded as error:
+        get_service(request).quotas.count_refusals([error])
+        raise
 
 
 def parse_life(seconds: float | None) -> int | None:
@@ -117,3 +156,65 @@ async def find_key(request: Request, caller: Caller, id_: str) -> ApiKey:
 def invalidate(service: Service, id_: str) -> None:
     if service.authenticator is not None:
         service.authenticator.invalidate_key(id_)
+
+
+session_routes = Routes("/v1/session", "session")
+
+
+class Login(Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
+
+
+@session_routes.post("", OPEN, body=Login, returns=IdentityDocument, problems=(401, 409))
+async def start_session(request: Request) -> Response:
+    """Begin a session with an API key. The response sets the session cookie."""
+    body, service = await read_body(request, Login, LOGIN_BYTES_MAX), get_service(request)
+    if service.authenticator is None:
+        raise Problem(409, "no_authentication", "this service runs without authentication; no session is needed")
+    key = await service.authenticator.verify_key(body.key)
+    session, id_ = await begin_session(service.world.store, key, random_text)
+    document = replace(identity_document(key.caller(), id_), until=timestamp(session.expires_at))
+    response, is_secure = json_response(document), is_https(request)
+    response.set_cookie(
+        SECURE_COOKIE if is_secure else COOKIE, id_, max_age=SESSION_US // SECOND_US,
+        path="/", secure=is_secure, httponly=True, samesite="strict",
+    )  # fmt: skip
+    return response
+
+
+@session_routes.get("", OPEN, problems=(401,))
+async def show_session(request: Request) -> IdentityDocument:
+    """Show the caller and its rights."""
+    caller: Caller | None = request.scope.get("leaseway.caller")
+    if caller is None:
+        raise missing_credential()
+    return identity_document(caller, session_cookie(request.headers))
+
+
+@session_routes.delete("", OPEN, status_code=204)
+async def end_session(request: Request) -> Response:
+    """End the session, if there is one."""
+    service, id_ = get_service(request), session_cookie(request.headers)
+    if service.authenticator is not None and id_ is not None:
+        await service.world.store.sessions.end(hash_secret(id_))
+        service.authenticator.invalidate_session(id_)
+    response = Response(status_code=204)
+    for name in (COOKIE, SECURE_COOKIE):
+        response.delete_cookie(name, path="/", secure=name == SECURE_COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+def is_https(request: Request) -> bool:
+    """Behind a proxy that terminates TLS, only the Origin header shows it; the middleware has checked its host."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+
+
+def identity_document(caller: Caller, session: str | None) -> IdentityDocument:
+    return IdentityDocument(
+        name=caller.name,
+        tenant=caller.tenant,
+        role=caller.role,
+        scopes=sorted(caller.scopes),
+        until=timestamp(caller.until),
+        csrf_token=None if session is None else csrf_token(session),
+    )

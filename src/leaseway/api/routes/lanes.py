@@ -7,9 +7,8 @@ from leaseway.api.errors import Problem
 from leaseway.api.inspection import find_closed_gates, lane_closures, read_pauses, store_stats
 from leaseway.api.pagination import PageLimit, build_page, paginate
 from leaseway.api.request_body import read_body
-from leaseway.api.responses import DocumentPage
-from leaseway.api.routing import Authenticated, Routes, visible_tenant
-from leaseway.api.schemas.lanes import (
+from leaseway.api.routing import Authenticated, DocumentPage, Routes, visible_tenant
+from leaseway.api.schemas.jobs import (
     LanesDocument,
     LanesPausedDocument,
     LanesPauseDocument,

@@ -17,23 +17,25 @@ from leaseway.api.preconditions import (
     etag,
 )
 from leaseway.api.request_body import body_fields, read_body
-from leaseway.api.responses import DocumentPage, Reply
-from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.routing import Authenticated, DocumentPage, Reply, Routes
 from leaseway.api.schemas.limits import LimitChangedDocument, LimitDocument, limit_definition_document, limit_document
 from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
 from leaseway.domain.limits.limit import (
+    REQUESTS,
     TENANT_PREFIX,
     LimitDefinition,
     PermitRequest,
     Rate,
+    StartLevel,
     check_limit,
-    matching_limit,
+    default_cost_max,
     parse_rate,
-    template_fields,
 )
+from leaseway.domain.limits.templates import matching_limit, template_fields
 from leaseway.domain.validators import check_name, parse_duration_us
-from leaseway.worker.definitions import DefinitionChange, limit_definitions
+from leaseway.worker.definitions import DefinitionChange, VersionedDefinitions, limit_definitions
+from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import Defined, limits_by_name
 
 routes = Routes("/v1/limits", "limits")
@@ -93,10 +95,17 @@ class LimitBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """ "100/minute", or count and window."""
     concurrency: int | None = None
     burst: float = 0.05
-    cost_max: int = 1
+    cost_max: int | None = None
+    """The largest weight of one call; null: 1, or the whole count if the unit is not requests."""
     lease_seconds: float | None = None
     delay_seconds: float | None = None
     degraded_share: float = 0.0
+    start: StartLevel | None = None
+    """The level of a limit without state; null: full if it is known that nothing was used, else empty."""
+    unit: str = REQUESTS
+    """What the provider counts: requests, tokens, input_tokens, …"""
+    breaker: int | None = None
+    """The number of consecutive failed calls that opens the circuit breaker; null: the limit has no circuit breaker."""
 
 
 @routes.put(
@@ -111,7 +120,7 @@ async def put_limit(request: Request, name: str) -> Reply[LimitChangedDocument]:
     def make(before: LimitDefinition | None) -> LimitDefinition:
         return wanted if before is None else replace(wanted, paused=before.paused)
 
-    definitions = limit_definitions(get_service(request).world.limiter)
+    definitions = limits_in(get_service(request).world)
     async with change_lock(request):
         return changed_limit(await definitions.change(name, make, partial(check_version, request, f"limit {name}")))
 
@@ -124,7 +133,7 @@ async def pause_limit(request: Request, name: str) -> Reply[LimitChangedDocument
 
 @routes.post("/{name:path}/resume", Scope.OPERATE, problems=PRECONDITION_PROBLEMS, headers=PRECONDITION_HEADERS)
 async def resume_limit(request: Request, name: str) -> Reply[LimitChangedDocument]:
-    """Resume a limit. Workers notice within seconds."""
+    """Resume a limit. Jobs that wait for it are tried at once."""
     return await set_paused(request, name, False)
 
 
@@ -134,16 +143,20 @@ async def resume_limit(request: Request, name: str) -> Reply[LimitChangedDocumen
 async def delete_limit(request: Request, name: str) -> None:
     """Forget a limit and its level. Jobs that need it wait until it is defined again."""
     refuse_tenant_cap(name)
-    definitions = limit_definitions(get_service(request).world.limiter)
+    definitions = limits_in(get_service(request).world)
     async with change_lock(request):
         await definitions.forget(name, partial(check_version, request, f"limit {name}"))
 
 
 async def set_paused(request: Request, name: str, is_paused: bool) -> Reply[LimitChangedDocument]:
     refuse_tenant_cap(name)
-    definitions = limit_definitions(get_service(request).world.limiter)
+    definitions = limits_in(get_service(request).world)
     async with change_lock(request):
         return changed_limit(await definitions.pause(name, is_paused, partial(check_version, request, f"limit {name}")))
+
+
+def limits_in(world: Environment) -> VersionedDefinitions[LimitDefinition]:
+    return limit_definitions(world.limiter, world.store.operations)
 
 
 def changed_limit(change: DefinitionChange[LimitDefinition]) -> Reply[LimitChangedDocument]:
@@ -163,16 +176,20 @@ def refuse_tenant_cap(name: str) -> None:
 def parse_definition(name: str, given: LimitBody) -> LimitDefinition:
     check_name("name", name)
     with body_fields(f"limit {name}", "rates", FIELD_NAMES):
+        rates = tuple(sorted(parse_rate_body(name, rate) for rate in given.rates))
         return check_limit(
             LimitDefinition(
                 name=name,
-                rates=tuple(sorted(parse_rate_body(name, rate) for rate in given.rates)),
+                rates=rates,
                 concurrency=given.concurrency,
                 burst_share=given.burst,
-                cost_max=given.cost_max,
+                cost_max=default_cost_max(given.unit, rates) if given.cost_max is None else given.cost_max,
                 lease_us=parse_seconds(f"limit {name}: lease", given.lease_seconds),
                 delay_us=parse_seconds(f"limit {name}: delay", given.delay_seconds),
                 degraded_share=given.degraded_share,
+                start=given.start,
+                unit=given.unit,
+                breaker=given.breaker,
             )
         )
 

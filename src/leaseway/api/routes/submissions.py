@@ -11,24 +11,32 @@ takes seconds. If storing fails, neither the key nor the job is kept, so the cli
 
 import hashlib
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.datastructures import Headers
 
 from leaseway.api.errors import Problem
+from leaseway.api.request_body import map_in_turns
 from leaseway.app import App
-from leaseway.domain import payload
-from leaseway.domain.errors import BadValue, UnknownKind
+from leaseway.domain.encryption import Encryption, is_encrypted
+from leaseway.domain.errors import BadValue, IdConflict, UnknownKind, foreign_id_text
+from leaseway.domain.ids import SECOND_US, Instant, id_instant
+from leaseway.domain.inspection import SUMMARIES_MAX
 from leaseway.domain.job import NewJob
 from leaseway.domain.kind import NO_OPTIONS, JobOptions, Kind, parse_options
 from leaseway.domain.kind import new_job as build_job
-from leaseway.domain.validators import NAME_LENGTH_MAX, check_name
+from leaseway.domain.submission import check_tenant_job, refuse_reserved
+from leaseway.domain.validators import NAME_LENGTH_MAX, check_name, encode_payload
+from leaseway.ports.store import Store, require_inspection
+from leaseway.worker.blobs import is_kept
 
-IMPORT_KINDS = "import:"
-"""Prefix of the kinds of shard jobs, which write to tables that belong to no tenant."""
+LOOKED_UP_US = 20 * 3_600 * SECOND_US
+"""Stores look for known ids among the jobs that finished within a day; clocks of clients may differ by an hour."""
 FIELD_NAMES = {"delay": "delay_seconds", "timeout": "timeout_seconds"}
 
 IDEMPOTENCY_KEY = "idempotency-key"
@@ -74,13 +82,15 @@ _options = msgspec.json.Encoder(order="deterministic")
 
 
 def new_job(app: App, given: Submission, tenant: str, key: str | None) -> NewJob:
+    check_name("kind", given.kind)
+    refuse_reserved(given.kind, given.queue)
     kind = find_kind(app, given.kind)
     text = encode_arguments(kind, given)
     written = SubmissionOptions(
         given.queue, given.priority, given.delay_seconds, given.run_at, given.attempts, given.timeout_seconds
     )
     options = NO_OPTIONS if written == NONE_GIVEN and key is None else check_options(written, key)
-    return build_job(
+    new = build_job(
         app.world.ids.job(),
         given.kind,
         text,
@@ -91,12 +101,14 @@ def new_job(app: App, given: Submission, tenant: str, key: str | None) -> NewJob
         key_keep_us=app.key_keep_us,
         trace=None if app.world.tracing is None else app.world.tracing.origin(),
     )
+    new = app.world.encryption.seal_job(new)
+    if is_kept(new.payload):  # arguments of 200 KB, once they are encrypted
+        raise BadValue("arguments", "are too long once they are encrypted; submit them with App(blobs=…)")
+    return new
 
 
 def find_kind(app: App, name: str) -> Kind | None:
     """None: the service was started without an app and accepts every kind; only workers know them."""
-    if check_name("kind", name).startswith(IMPORT_KINDS):
-        raise BadValue("kind", "jobs of an import are submitted by the import; see /v1/imports")
     if not app.kinds:
         return None
     kind = app.kinds.get(name)
@@ -106,9 +118,12 @@ def find_kind(app: App, name: str) -> Kind | None:
 
 
 def encode_arguments(kind: Kind | None, given: Submission) -> str:
-    """The arguments as they are stored. Errors name the field of the body."""
+    """The arguments as JSON. Errors name the field of the body."""
+    if "$encrypted" in given.arguments:
+        # The client would have to bind them to the id of the job, which it does not know yet.
+        raise BadValue("arguments.$encrypted", 'is reserved; submit encrypted jobs with App("https://…", codec=…)')
     try:
-        return payload.encode(given.arguments, given.kind) if kind is None else kind.encode(given.arguments)
+        return encode_payload(given.arguments, given.kind) if kind is None else kind.encode(given.arguments)
     except BadValue as error:
         inside = error.field.removeprefix(given.kind).lstrip(":. ")
         raise BadValue(f"arguments.{inside}" if inside else "arguments", error.problem) from error
@@ -123,6 +138,51 @@ def check_options(written: SubmissionOptions, key: str | None) -> JobOptions:
         return parse_options({name: value for name, value in given.items() if value is not None})
     except BadValue as error:
         raise BadValue(FIELD_NAMES.get(error.field, error.field), error.problem) from error
+
+
+# -- jobs in the worker protocol --------------------------------------------------------------------------------------
+
+
+async def accept_jobs(app: App, jobs: Sequence[NewJob], tenant: str) -> tuple[NewJob, ...]:
+    """The jobs as they are stored, for a client that may submit jobs of this tenant only. The rules are those of POST
+    /v1/jobs: what the service knows about a kind, the client cannot change."""
+    now = app.world.clock.wall_us()
+    for job in jobs:
+        if job.tenant != tenant:
+            raise Problem(403, "not_allowed", f"tenant: this credential submits jobs of tenant {tenant} only")
+    clock, encryption = app.world.clock, app.world.encryption
+    await map_in_turns(clock, lambda job: check_tenant_job(job, tenant, now), jobs)
+    await refuse_old_foreign_ids(app.world.store, jobs, tenant, now)
+    known = await map_in_turns(clock, lambda job: with_known_needs(find_kind(app, job.kind), job, encryption), jobs)
+    return tuple(known)
+
+
+def with_known_needs(kind: Kind | None, job: NewJob, encryption: Encryption) -> NewJob:
+    """The limits and budgets that a job needs come from its kind, if the service knows it."""
+    if kind is None:
+        return job
+    payload = encryption.open_payload(job)
+
+    def arguments() -> dict[str, Any]:
+        if is_encrypted(payload):
+            problem = f"is encrypted, but the limits or budgets of job {kind.name} depend on its arguments"
+            raise BadValue("payload", f"{problem}; give the service the key, or start it without the app")
+        return kind.decode(payload)
+
+    if not is_encrypted(payload):
+        kind.check(payload)
+    needs = kind.requirements.text(arguments, job.tenant) if kind.has_requirements else ""
+    return job if job.needs == needs else replace(job, needs=needs)
+
+
+async def refuse_old_foreign_ids(store: Store, jobs: Sequence[NewJob], tenant: str, now: Instant) -> None:
+    """A store looks for the id of a new job among the jobs that finished lately. Ids that are older than that are
+    looked up here; hardly any client sends them."""
+    old = tuple(job.id for job in jobs if (id_instant(job.id) or 0) < now - LOOKED_UP_US)
+    for start in range(0, len(old), SUMMARIES_MAX):
+        for known in await require_inspection(store).summaries(old[start : start + SUMMARIES_MAX]):
+            if known.tenant != tenant:
+                raise IdConflict(foreign_id_text(known.id))
 
 
 # -- idempotency ----------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from leaseway.api.schemas.values import Amount, Document, Timestamp, extend, timestamp
-from leaseway.domain.budgets.balances import BudgetWindow, JournalEntry
+from leaseway.domain.budgets.balances import BudgetWindow, Evidence, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, OverPolicy, amount_text
 from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
+from leaseway.domain.budgets.holds import Correction, Hold, HoldState
 from leaseway.domain.ids import Instant
 
 
@@ -55,6 +56,13 @@ class BudgetChangedDocument(Document, kw_only=True):
     version: int
     paused: bool
     definition: BudgetDefinitionDocument
+    brought_forward: int
+    """How many jobs waited for a later window and are ready now, because an earlier one has room."""
+
+
+class BudgetRebookedDocument(Document, kw_only=True):
+    name: str
+    brought_forward: int
 
 
 class BudgetSettingsDocument(Document, kw_only=True):
@@ -94,6 +102,45 @@ class JournalEntryDocument(Document, kw_only=True):
     held: Amount
     spent: Amount
     threshold_percent: int | None
+    by: str | None
+    """Who corrected a captured amount; null: the entry is no correction by an operator."""
+    reason: str | None
+    before: Amount | None
+    """What was charged before an operator's correction."""
+
+
+class HoldLineDocument(Document, kw_only=True):
+    name: str
+    unit: str
+    window: str
+    held: Amount
+    charged: Amount | None
+    """The amount with which it was captured; null: the hold is open."""
+
+
+class HoldDocument(Document, kw_only=True):
+    """A hold whose actual cost is not known."""
+
+    hold: str
+    state: HoldState
+    deadline: Timestamp | None
+    """When an open hold is captured, if its call was dispatched, or freed, if not; when a captured one was due."""
+    lines: list[HoldLineDocument]
+
+
+class CorrectionDocument(Document, kw_only=True):
+    name: str
+    unit: str
+    window: str
+    before: Amount
+    after: Amount
+
+
+class HoldSettledDocument(Document, kw_only=True):
+    hold: str
+    by: str
+    reason: str
+    corrections: list[CorrectionDocument]
 
 
 def budget_definition_document(definition: BudgetDefinition) -> BudgetDefinitionDocument:
@@ -182,4 +229,35 @@ def journal_entry_document(entry: JournalEntry) -> JournalEntryDocument:
         held=amount_text(entry.held_micros),
         spent=amount_text(entry.spent_micros),
         threshold_percent=entry.crossed,
+        by=entry.by,
+        reason=entry.reason,
+        before=None if entry.from_micros is None else amount_text(entry.from_micros),
     )
+
+
+def hold_document(hold: Hold) -> HoldDocument:
+    lines = [
+        HoldLineDocument(
+            name=line.name,
+            unit=line.unit,
+            window=line.window.label,
+            held=amount_text(line.amount_micros),
+            charged=None if line.actual_micros is None else amount_text(line.actual_micros),
+        )
+        for line in hold.lines
+    ]
+    return HoldDocument(hold=hold.id, state=hold.state, deadline=timestamp(hold.deadline), lines=lines)
+
+
+def hold_settled_document(hold: str, evidence: Evidence, corrections: Sequence[Correction]) -> HoldSettledDocument:
+    documents = [
+        CorrectionDocument(
+            name=each.name,
+            unit=each.unit,
+            window=each.window,
+            before=amount_text(each.before_micros),
+            after=amount_text(each.after_micros),
+        )
+        for each in corrections
+    ]
+    return HoldSettledDocument(hold=hold, by=evidence.by, reason=evidence.reason, corrections=documents)

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
-from leaseway.api.schemas.values import Document, Timestamp, as_dict, extend, timestamp
+from leaseway.api.schemas.values import Document, Timestamp, extend, timestamp
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.drift import Drift
 from leaseway.imports.domain.run_state import EXIT_CODES, RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.plan.plan import Forecast, Plan
-from leaseway.imports.progress.progress import RunSnapshot
-from leaseway.imports.progress.report import (
+from leaseway.imports.run.plan import Forecast, Plan
+from leaseway.imports.run.progress import RunSnapshot
+from leaseway.imports.run.quarantine_replay import QuarantinedRow, ReplayResult
+from leaseway.imports.run.report import (
     COUNTS,
-    RunDiff,
     RunReport,
     count_reactions,
     count_requests,
@@ -22,7 +22,6 @@ from leaseway.imports.progress.report import (
     slowest_shards,
     sum_counts,
 )
-from leaseway.imports.run.quarantine_replay import QuarantinedRow, ReplayResult
 from leaseway.imports.sinks.port import Changes
 from leaseway.imports.sinks.row_map import DEGREES, GridCell
 from leaseway.imports.spec.model import RunBudget
@@ -331,39 +330,6 @@ def changes_fields(found: Changes) -> dict[str, Any]:
 
 def drift_fields(found: Drift | None) -> dict[str, Any] | None:
     return None if found is None else to_builtins(found)
-
-
-class DifferencesDocument(Struct, kw_only=True):
-    """Two runs compared; for the command line only."""
-
-    before: dict[str, Any]
-    after: dict[str, Any]
-    shards: dict[str, Any]
-    rows: dict[str, Any]
-    drift: dict[str, Any] | None
-
-
-def differences_document(found: RunDiff) -> DifferencesDocument:
-    after, until = found.window
-    changed = [
-        {"key": pair.after.shard.key, "before": shard_outcome(pair.before), "after": shard_outcome(pair.after)}
-        for pair in found.changed
-    ]
-    return DifferencesDocument(
-        before={**as_dict(run_document(found.before)), **found.totals_before},
-        after={**as_dict(run_document(found.after)), **found.totals_after},
-        shards={
-            "new": [row.shard.key for row in found.new],
-            "gone": [row.shard.key for row in found.gone],
-            "changed": changed,
-        },
-        rows={"after": timestamp(after), "until": timestamp(until), **changes_fields(found.rows)},
-        drift=drift_fields(found.drift),
-    )
-
-
-def shard_outcome(row: ShardRow) -> dict[str, Any]:
-    return {"state": row.state.value, "rows": row.rows, "why": row.why}
 
 
 # -- quarantine, plans, points --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Jobs, submissions and explanations."""
+"""Jobs, submissions and explanations; lanes and their pauses."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,11 +6,14 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from leaseway.api.schemas.values import Document, Timestamp, extend, parse_stored, seconds, timestamp
-from leaseway.domain.explain import Reason
-from leaseway.domain.gates import Closure
+from leaseway.api.schemas.values import Document, Timestamp, extend, seconds, timestamp
+from leaseway.domain.encryption import describe_encrypted
+from leaseway.domain.explain.closures import Closure, longest_closure
+from leaseway.domain.explain.reasons import Reason
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import ErrorRecord, Job, State
+from leaseway.domain.lane import LaneCount, Pause
+from leaseway.domain.validators import parse_stored
 
 LISTED_LENGTH_MAX = 1_000
 """Characters of one value in a list."""
@@ -57,6 +60,7 @@ class FailedAttemptDocument(Document, kw_only=True):
     code: str
     message: str
     traceback: str
+    """Empty unless the caller is an operator: it shows code and paths of the worker."""
 
 
 class JobEventDocument(Document, kw_only=True):
@@ -99,7 +103,7 @@ class WaitsForDocument(Document, kw_only=True):
     """One reason why jobs do not start."""
 
     what: str
-    """lane, limit, tenant or budget"""
+    """lane, limit, tenant, budget or session"""
     name: str
     why: str
     wait_seconds: float | None
@@ -125,7 +129,7 @@ class ResultDocument(Document, kw_only=True):
 class JobChangedDocument(Document, kw_only=True):
     id: str
     answer: str
-    """cancelled, requested, finished or retried"""
+    """cancelled, requested, finished, retried or ready"""
 
 
 class RefusedDocument(Document, kw_only=True):
@@ -183,18 +187,18 @@ def listed_job_document(job: Job) -> JobListedDocument:
     return extend(JobListedDocument, job_document(shown), shortened=long)
 
 
-def shown_job_document(job: Job, errors: Sequence[ErrorRecord]) -> JobShownDocument:
-    attempts = [failed_attempt_document(error) for error in errors]
+def shown_job_document(job: Job, errors: Sequence[ErrorRecord], *, with_tracebacks: bool) -> JobShownDocument:
+    attempts = [failed_attempt_document(error, with_traceback=with_tracebacks) for error in errors]
     return extend(JobShownDocument, job_document(job), errors=attempts, timeline=job_timeline(job, errors))
 
 
-def failed_attempt_document(error: ErrorRecord) -> FailedAttemptDocument:
+def failed_attempt_document(error: ErrorRecord, *, with_traceback: bool) -> FailedAttemptDocument:
     return FailedAttemptDocument(
         attempt=error.attempt,
         at=timestamp(error.at),
         code=error.code,
-        message=error.message,
-        traceback=error.traceback,
+        message=describe_encrypted(error.message),
+        traceback=describe_encrypted(error.traceback) if with_traceback else "",
     )
 
 
@@ -233,3 +237,91 @@ def waits_for_document(closure: Closure) -> WaitsForDocument:
         wait_seconds=seconds(closure.wait_us),
         advice=closure.advice,
     )
+
+
+COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
+ReadySince = Mapping[tuple[str, str, str], Instant]
+"""By queue, tenant and needs: since when the oldest ready job of a lane has been ready."""
+
+
+class CountsDocument(Document, kw_only=True):
+    ready: int
+    scheduled: int
+    leased: int
+    done: int
+    failed: int
+    cancelled: int
+
+
+class LaneCountsDocument(Document, kw_only=True):
+    queue: str
+    tenant: str
+    needs: Any
+    ready: int
+    scheduled: int
+    leased: int
+    done: int
+    failed: int
+    cancelled: int
+    waits_for: list[WaitsForDocument]
+
+
+class LaneDocument(LaneCountsDocument, kw_only=True):
+    oldest_ready_seconds: float | None
+    reason: str | None
+    """The reason that lasts longest_closure."""
+    until: Timestamp | None
+    """null: the lane does not wait, or the end of the wait is not known."""
+
+
+class LanesDocument(Document, kw_only=True):
+    items: list[LaneDocument]
+    next: str | None
+    total: CountsDocument
+
+
+class LanesPauseDocument(Document, kw_only=True):
+    """The lanes of a queue from which no jobs are claimed."""
+
+    queue: str
+    tenant: str | None
+    """null: all tenants."""
+    since: Timestamp | None
+
+
+class LanesPausedDocument(LanesPauseDocument, kw_only=True):
+    paused: bool
+
+
+def lane_counts_document(lane: LaneCount, closures: Sequence[Closure] = ()) -> LaneCountsDocument:
+    return LaneCountsDocument(
+        queue=lane.queue,
+        tenant=lane.tenant,
+        needs=parse_stored(lane.needs or None),
+        waits_for=[waits_for_document(closure) for closure in closures],
+        **lane_counts(lane),
+    )
+
+
+def lane_document(lane: LaneCount, closures: Sequence[Closure], since: ReadySince, now: Instant) -> LaneDocument:
+    closure = longest_closure(closures) if closures else None
+    oldest = since.get((lane.queue, lane.tenant, lane.needs))
+    return extend(
+        LaneDocument,
+        lane_counts_document(lane, closures),
+        oldest_ready_seconds=None if oldest is None else seconds(max(now - oldest, 0)),
+        reason=None if closure is None else f"{closure.what} {closure.name}: {closure.why}",
+        until=None if closure is None or closure.wait_us is None else timestamp(now + closure.wait_us),
+    )
+
+
+def lane_counts(lane: LaneCount) -> dict[str, int]:
+    return {name: getattr(lane, name) for name in COUNTS}
+
+
+def total_counts(lanes: Sequence[LaneCount]) -> CountsDocument:
+    return CountsDocument(**{name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS})
+
+
+def pause_document(pause: Pause) -> LanesPauseDocument:
+    return LanesPauseDocument(queue=pause.queue, tenant=pause.tenant, since=timestamp(pause.since))

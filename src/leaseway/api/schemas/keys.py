@@ -1,8 +1,7 @@
 """API keys, sessions and tickets. Secrets and their hashes never appear, except once for a new key."""
 
 from leaseway.api.schemas.values import Document, Timestamp, timestamp
-from leaseway.domain.api_key import ApiKey
-from leaseway.domain.identity import Role, Scope
+from leaseway.domain.identity import ApiKey, Role, Scope
 from leaseway.domain.ids import Instant
 
 

@@ -3,11 +3,21 @@
 from msgspec import UNSET, UnsetType
 
 from leaseway.api.schemas.values import Document, Timestamp, extend, seconds, timestamp
-from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
+from leaseway.domain.explain.closures import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import Level, permits_left
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Rate, permit_lease_us, wire_delay_us
-from leaseway.domain.limits.sizing import RateWindow, size_limit
+from leaseway.domain.limits.breaker import BreakerState, breaker_state
+from leaseway.domain.limits.buckets import permits_left
+from leaseway.domain.limits.level import Level
+from leaseway.domain.limits.limit import (
+    LimitDefinition,
+    PermitRequest,
+    Rate,
+    RateWindow,
+    StartLevel,
+    permit_lease_us,
+    size_limit,
+    wire_delay_us,
+)
 
 NS_PER_SECOND = 1_000_000_000
 
@@ -51,6 +61,10 @@ class LimitDefinitionDocument(Document, kw_only=True):
     lease_seconds: float | None
     delay_seconds: float | None
     degraded_share: float
+    start: StartLevel | None
+    unit: str
+    breaker: int | None
+    """How many calls fail in a row before the circuit breaker opens."""
 
 
 class LimitChangedDocument(Document, kw_only=True):
@@ -68,6 +82,8 @@ class LimitSettingsDocument(Document, kw_only=True):
     cost_max: int
     lease_seconds: float
     delay_seconds: list[float]
+    unit: str
+    """What the provider counts: requests, tokens, …"""
     paused: bool
     """A paused limit grants no permits until it is resumed."""
 
@@ -80,6 +96,10 @@ class LimitStatusDocument(LimitSettingsDocument, kw_only=True):
     next_free_seconds: float | None
     percent: int | None
     """The pace, in percent of the definition; below 100 the provider has rejected calls."""
+    breaker: BreakerState | None
+    """The state of its circuit breaker; null: it has none, or the state is unknown."""
+    breaker_until: Timestamp | None
+    """Until when the breaker is open. After that, one call probes the provider."""
     closed_until: Timestamp | UnsetType | None = UNSET
 
 
@@ -97,6 +117,7 @@ class LimitNowDocument(Document, kw_only=True):
     version: int
     gauges: list[GaugeDocument]
     percent: int | None
+    breaker: BreakerState | None
     reason: str | None
     until: Timestamp | None
 
@@ -113,6 +134,9 @@ def limit_definition_document(definition: LimitDefinition) -> LimitDefinitionDoc
         lease_seconds=seconds(definition.lease_us),
         delay_seconds=seconds(definition.delay_us),
         degraded_share=definition.degraded_share,
+        start=definition.start,
+        unit=definition.unit,
+        breaker=definition.breaker,
     )
 
 
@@ -125,6 +149,7 @@ def limit_settings_document(definition: LimitDefinition) -> LimitSettingsDocumen
         cost_max=definition.cost_max,
         lease_seconds=permit_lease_us(definition) / SECOND_US,
         delay_seconds=[wire_delay_us(definition, rate) / SECOND_US for rate in definition.rates],
+        unit=definition.unit,
         paused=definition.paused,
     )
 
@@ -138,9 +163,10 @@ def limit_status_document(
     """`now` is on the reader's clock; the limiter may have another one. `seen` None: the level cannot be read."""
     settings = limit_settings_document(definition)
     if seen is None:
-        unknown = dict.fromkeys(("windows", "in_flight", "next_free_seconds", "percent"))
+        unknown = dict.fromkeys(("windows", "in_flight", "next_free_seconds", "percent", "breaker", "breaker_until"))
         return extend(LimitStatusDocument, settings, version=version, **unknown)
     level, closed_us = seen.level, seen.level.blocked_until - seen.now
+    open_us = level.breaker.open_until - seen.now if definition.breaker is not None else 0
     closure = limit_closure(definition, seen)
     return extend(
         LimitStatusDocument,
@@ -150,6 +176,8 @@ def limit_status_document(
         in_flight=in_flight(level),
         next_free_seconds=0.0 if closure is None else seconds(closure.wait_us),
         percent=level.percent,
+        breaker=breaker_state(level.breaker, definition.breaker, seen.now),
+        breaker_until=timestamp(now + open_us) if open_us > 0 else None,
         closed_until=timestamp(now + closed_us) if closed_us > 0 else None,
     )
 
@@ -179,6 +207,7 @@ def limit_now_document(
         version=version,
         gauges=[] if seen is None else gauge_documents(definition, seen),
         percent=None if seen is None else seen.level.percent,
+        breaker=None if seen is None else breaker_state(seen.level.breaker, definition.breaker, seen.now),
         reason=None if closure is None else closure.why,
         until=closure_until(closure, now),
     )
@@ -202,7 +231,7 @@ def window_document(window: RateWindow, level: Level, now: Instant) -> LimitWind
         window_seconds=window.window_us / SECOND_US,
         burst=window.burst,
         permit_seconds=window.permit_ns / NS_PER_SECOND,
-        permits=None if bucket is None else permits_left(window, bucket, now),
+        permits=None if bucket is None else permits_left(window, bucket, now, level),
     )
 
 
@@ -222,7 +251,7 @@ def gauge_documents(definition: LimitDefinition, seen: LevelReading) -> list[Gau
 def rate_gauge(window: RateWindow, rate: Rate, level: Level, now: Instant) -> GaugeDocument:
     """Permits become available continuously, so `of` is the burst and not the rate's count."""
     bucket = level.buckets.get(window.window_us)
-    room = 0 if bucket is None else min(permits_left(window, bucket, now), window.burst)
+    room = 0 if bucket is None else min(permits_left(window, bucket, now, level), window.burst)
     return GaugeDocument(
         what="permits",
         window_seconds=window.window_us / SECOND_US,

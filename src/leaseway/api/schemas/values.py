@@ -1,6 +1,5 @@
-"""Timestamps, durations, amounts and stored JSON, as documents show them."""
+"""Timestamps, durations and amounts, as documents show them."""
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
@@ -30,14 +29,6 @@ def as_dict(document: Document) -> dict[str, Any]:
     """For callers that add fields of their own. Unset fields are left out."""
     fields: dict[str, Any] = to_builtins(document)
     return fields
-
-
-def parse_stored(text: str | None) -> Any:
-    """Stored JSON as a value. Text that is not JSON is shown as it is."""
-    try:
-        return None if text is None else json.loads(text)
-    except ValueError:
-        return text
 
 
 def timestamp(instant: Instant | None) -> str | None:

@@ -18,23 +18,26 @@ import msgspec
 from fastapi import Query, Request
 from msgspec import Struct
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from leaseway.api import request_body
 from leaseway.api.errors import Problem
-from leaseway.api.routing import COMPONENTS, Authenticated, Routes
+from leaseway.api.routing import COMPONENTS, Authenticated, Routes, json_response
 from leaseway.api.service import get_service
-from leaseway.api.worker_protocol.authorization import handle_call
-from leaseway.api.worker_protocol.validation import check_body
-from leaseway.domain.errors import StoreBusy, StoreFull, UnknownBudget, UnknownLimit, UnknownOutcome
+from leaseway.api.tenant_quotas import admit_call
+from leaseway.api.worker_protocol.authorization import accept_jobs_in, handle_call, has_tenant_rule, searching_tenant
+from leaseway.api.worker_protocol.validation import check_body, redact_errors
+from leaseway.domain.errors import StoreBusy, StoreFull, UnknownBudget, UnknownLimit, UnknownOutcome, UsageError
 from leaseway.domain.identity import Scope
 from leaseway.ports.definitions import ScheduleStore, TenantStore
+from leaseway.ports.history import HistoryStore
 from leaseway.ports.job_store import JobOperations, JobStore
 from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Ledger
 from leaseway.ports.limiter import LimitDefinitions, Limiter
 from leaseway.ports.reads import JobReads
-from leaseway.stores.http.protocol import PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
-from leaseway.stores.http.requests import EmptyRequest
-from leaseway.stores.http.responses import Value
+from leaseway.ports.workers import WorkerRegistry
+from leaseway.stores.http.messages import EmptyRequest, Value
+from leaseway.stores.http.protocol import EXCHANGE, PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
 
 REF = "#/components/schemas/Work."
 QUALIFIED = "leaseway.domain."
@@ -51,14 +54,17 @@ def build_schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
     kinds = list(dict.fromkeys([bool, *(wrapped_type(kind) for verb in VERBS for kind in (verb.body, verb.reply))]))
     made = msgspec.json.encode(msgspec.json.schema_components(kinds, ref_template=REF + "{name}"))
     found, components = msgspec.json.decode(made.replace(QUALIFIED.encode(), b""))
-    return dict(zip(kinds, found, strict=True)), {f"Work.{name}": schema for name, schema in components.items()}
+    # Client generators derive class names from titles.
+    named = {f"Work.{name}": schema | {"title": f"Work{name}"} for name, schema in components.items()}
+    return dict(zip(kinds, found, strict=True)), named
 
 
 SCHEMAS_BY_TYPE, FOUND = build_schemas()
 COMPONENTS.update(FOUND)
 PORTS: dict[str, Any] = {
     "store.jobs": JobStore, "store.operations": JobOperations, "store.reads": JobReads,
-    "store.schedules": ScheduleStore, "store.tenants": TenantStore,
+    "store.schedules": ScheduleStore, "store.tenants": TenantStore, "store.workers": WorkerRegistry,
+    "store.history": HistoryStore,
     "limiter": Limiter, "limiter.definitions": LimitDefinitions,
     "ledger": Ledger, "ledger.definitions": BudgetDefinitions, "ledger.reads": BudgetReads,
 }  # fmt: skip
@@ -89,10 +95,6 @@ def response_options(kind: Any) -> dict[str, Any]:
 
 routes = Routes(PREFIX, "work")
 
-BYTES_MAX = 64 * 1024 * 1024
-"""A submission of 5,000 jobs is one transaction, and so one body."""
-LARGE_BYTES = 1024 * 1024
-"""Larger bodies are parsed in a thread, so that they do not block the event loop."""
 LONG_INTEGER = re.compile(rb"\d{19}")
 INTEGER_MAX = 2**63 - 1
 RETRY = {"Retry-After": "1"}
@@ -100,13 +102,19 @@ WAIT_SECONDS = 5.0
 
 
 def add_route(verb: Verb[Any, Any]) -> None:
-    async def endpoint(request: Request, caller: Authenticated) -> Struct:
-        body = await read_call(request, verb.body)
+    if not has_tenant_rule(verb):
+        raise UsageError(f"{verb.url} has no rule for callers of one tenant; add one to worker_protocol/authorization")
+
+    async def endpoint(request: Request, caller: Authenticated) -> Struct | Response:
+        service, body = get_service(request), await read_call(request, verb)
         with store_errors():
-            check_body(body)
-            reply = await handle_call(verb, get_service(request).world, caller, body)
-        get_service(request).work_counters.count_call(verb, body, reply)
-        return render_reply(verb, reply)
+            body = await accept_jobs_in(service.app, service.metering, caller, await redact_errors(body))
+            turn = service.searches.turn(searching_tenant(verb, caller))
+            async with turn, admit_call(service.quotas, caller, body) as call:
+                reply = await handle_call(verb, service.world, caller, call, service.metering)
+        service.work_counters.count_call(verb, call, reply)
+        # `bound_reply` has bounded the leases.
+        return render_reply(verb, reply) if verb is not EXCHANGE else json_response(reply, bytes_max=None)
 
     routes.post(verb.path, verb.scope, **verb_options(verb))(endpoint)
 
@@ -134,23 +142,23 @@ async def wait(
 # -- bodies and replies ---------------------------------------------------------------------------------------------
 
 
-async def read_call(request: Request, kind: type[Any]) -> Any:
+async def read_call(request: Request, verb: Verb[Any, Any]) -> Any:
     try:
-        raw = await request_body.read_bytes(request, BYTES_MAX)
+        raw = await request_body.read_bytes(request, verb.bytes_max)
     except ClientDisconnect as error:
         # The client disconnected before the request was read, and will repeat it.
         raise Problem(408, "too_slow", "the client disconnected before its request was read") from error
     request_body.check_content_type(request)
-    if len(raw) > LARGE_BYTES:
-        return await asyncio.to_thread(parse_call, raw, kind)
-    return parse_call(raw, kind)
+    return await request_body.parse_off_the_loop(raw, verb.body, parse_call)
 
 
 def parse_call(raw: bytes, kind: type[Any]) -> Any:
     if LONG_INTEGER.search(raw):
         request_body.check_json(raw)
         json.loads(raw, parse_int=check_integer)
-    return request_body.parse_strictly(raw, kind)
+    body = request_body.parse_strictly(raw, kind)
+    check_body(body)
+    return body
 
 
 def check_integer(digits: str) -> int:

@@ -1,54 +1,100 @@
 """strict body ─► [validation] ─► store: bounds on everything that a worker sends.
 
-The Python client never sends a lease of a thousand years, but other clients might.
+The Python client never sends a lease of a thousand years, but other clients might. It also removes secrets from errors;
+`redact_errors` does the same for clients that do not.
 """
 
-import re
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
+from leaseway.api.request_body import PARSERS
 from leaseway.domain import schedule, tenant
 from leaseway.domain.budgets import budget
-from leaseway.domain.errors import BadValue
-from leaseway.domain.exchange import Exchange, Gate, Wants
-from leaseway.domain.ids import SECOND_US
-from leaseway.domain.job import NewJob, Settlement
-from leaseway.domain.kind import LEASE_SECONDS_MAX, check_attempts, check_priority
+from leaseway.domain.encryption import is_encrypted, read_envelope
+from leaseway.domain.errors import BadCiphertext, BadValue
+from leaseway.domain.exchange import CHILDREN_MAX, CLAIM_MAX, WHY_LENGTH_MAX, Exchange, Gate, Wants
+from leaseway.domain.history.rows import HISTORY_ID_BYTES_MAX, TIMES_US
+from leaseway.domain.inspection import PAGE_MAX
+from leaseway.domain.job import LEASE_US_MAX, LEASE_US_MIN, Failure, NewJob, Settlement, State
 from leaseway.domain.limits import limit as limits
 from leaseway.domain.limits.validation import check_requests
-from leaseway.domain.payload import BYTES_MAX
-from leaseway.domain.requirements import NEEDS_BYTES_MAX, parse_needs
-from leaseway.domain.validators import NAME_LENGTH_MAX, check_int, check_name
-from leaseway.stores.http import requests
+from leaseway.domain.redact import NO_SECRETS
+from leaseway.domain.requirements import NEEDS_BYTES_MAX
+from leaseway.domain.submission import SPAN_US_MAX, check_new_job
+from leaseway.domain.validators import (
+    INSTANT_MAX,
+    NAME_LENGTH_MAX,
+    PAYLOAD_BYTES_MAX,
+    check_int,
+    check_json,
+    check_name,
+    printable,
+)
+from leaseway.domain.workers import Heartbeat
+from leaseway.ports.ledger import HoldRequest, SettleHoldRequest
+from leaseway.stores.http import messages
+from leaseway.stores.http.protocol import LIST_BOUNDS
+from leaseway.worker.run_handler import CODE_MAX, MESSAGE_MAX, TRACEBACK_MAX
 
-ITEMS_MAX = 10_000
-"""The maximal number of items of any kind in one call."""
 COUNT_MAX = 1_000_000
+CELL_NAMES_MAX = 20
+STEP_MAX = 10_000
+"""The most rows that one call of maintenance deletes."""
 VERSION_MAX = 2**31 - 1
-SPAN_US_MAX = 200 * 366 * 86_400 * SECOND_US
-INSTANT_MAX = 253_402_300_800 * SECOND_US
-"""The year 10,000."""
-LEASE_US_MAX = LEASE_SECONDS_MAX * SECOND_US
-
-TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-
-_json = msgspec.json.Decoder(msgspec.Raw)
 
 
 def check_body(body: object) -> None:
+    check_lists(body)
     CHECKS.get(type(body), lambda _: None)(body)
 
 
-def check_count(field: str, items: Sequence[object]) -> None:
-    if len(items) > ITEMS_MAX:
-        raise BadValue(field, f"must be at most {ITEMS_MAX:,} (are {len(items):,})")
+def check_lists(value: object) -> None:
+    """Bound every list of a call, also those of the structs in it."""
+    for field, items_max in find_lists(type(value)):
+        inner = getattr(value, field)
+        if items_max is None:
+            check_lists(inner)
+        elif inner is not None:
+            check_count(field, len(inner), items_max)
+            # All items have one type, and most types contain no lists.
+            if inner and find_lists(type(next(iter(inner)))):
+                check_each(check_lists, inner)
 
 
-def check_text(field: str, value: str | None, bytes_max: int = BYTES_MAX) -> None:
+def find_lists(kind: Any) -> Sequence[tuple[str, int | None]]:
+    """The fields of a struct that are lists, with their bounds, and those that are structs with lists (None)."""
+    return read_lists(kind) if issubclass(kind, Struct) else ()
+
+
+@cache
+def read_lists(kind: Any) -> Sequence[tuple[str, int | None]]:
+    bounds = LIST_BOUNDS.get(kind, {})
+    hints = {field: (hint, *get_args(hint)) for field, hint in get_type_hints(kind).items() if field not in bounds}
+    inner = [
+        field for field, parts in hints.items() if any(find_lists(part) for part in parts if isinstance(part, type))
+    ]
+    return (*bounds.items(), *((field, None) for field in inner))
+
+
+def check_count(field: str, count: int, most: int) -> None:
+    if count > most:
+        raise BadValue(field, f"must be at most {most:,} (are {count:,})")
+
+
+def check_text(field: str, value: str | None, bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
     if value is not None and (len(value) > bytes_max or len(value.encode()) > bytes_max):
         raise BadValue(field, f"must have at most {bytes_max:,} bytes")
+
+
+def check_document(field: str, value: str | None) -> None:
+    """JSON that every reader can show."""
+    if value is not None:
+        check_json(value, field)
 
 
 def check_span(field: str, value: int | None, least: int = 0, most: int = SPAN_US_MAX) -> None:
@@ -66,13 +112,7 @@ def check_names(field: str, values: Iterable[str]) -> None:
         check_name(field, value)
 
 
-def check_queues(values: Sequence[str]) -> None:
-    check_count("queues", values)
-    check_names("queues", values)
-
-
 def check_gates(field: str, values: Sequence[Gate]) -> None:
-    check_count(field, values)
     for gate in values:
         check_text(f"{field}.needs", gate.needs, NEEDS_BYTES_MAX)
         check_name(f"{field}.tenant", gate.tenant)
@@ -81,63 +121,28 @@ def check_gates(field: str, values: Sequence[Gate]) -> None:
 # -- jobs -----------------------------------------------------------------------------------------------------------
 
 
-def job(new: NewJob) -> None:
-    for field, value in (("id", new.id), ("kind", new.kind), ("queue", new.queue), ("tenant", new.tenant)):
-        check_name(field, value)
-    for field, given in (("key", new.key), ("shard_key", new.shard_key)):
-        if given is not None:
-            check_name(field, given)
-    check_priority("priority", new.priority)
-    check_attempts("attempts_max", new.attempts_max)
-    check_span("lease_us", new.lease_us, 1, LEASE_US_MAX)
-    check_span("timeout_us", new.timeout_us, 1)
-    check_span("delay_us", new.delay_us)
-    check_span("key_keep_us", new.key_keep_us)
-    check_span("run_at", new.run_at, 0, INSTANT_MAX)
-    check_text("fingerprint", new.fingerprint, NAME_LENGTH_MAX)
-    check_text("cursor", new.cursor)
-    check_text("needs", new.needs, NEEDS_BYTES_MAX)
-    if new.trace is not None and TRACE.fullmatch(new.trace) is None:
-        raise BadValue("trace", "must be a traceparent as W3C Trace Context has it: 00-…-…-01")
-    check_payload(new.payload)
-
-
-def check_needs(new: NewJob) -> None:
-    """All workers parse them: an invalid value from one tenant must not stop the workers of the others."""
-    try:
-        parse_needs(new.needs)
-    except msgspec.DecodeError as error:
-        raise BadValue("needs", f"must be what a job of this kind needs, as JSON ({error})") from error
-
-
-def check_payload(payload: str) -> None:
-    check_text("payload", payload)
-    try:
-        _json.decode(payload)
-    except msgspec.DecodeError as error:
-        raise BadValue("payload", f"must be JSON as text ({error})") from error
-
-
 def jobs(new: Sequence[NewJob]) -> None:
-    check_count("jobs", new)
-    for each in new:
-        job(each)
+    check_each(check_new_job, new)
 
 
 def exchange(call: Exchange) -> None:
     check_name("worker", call.worker)
-    check_count("settlements", call.settlements)
-    for each in call.settlements:
-        settlement(each)
+    check_count("settlements.children", sum(len(each.children) for each in call.settlements), CHILDREN_MAX)
+    check_each(settlement, call.settlements)
     if call.wants is not None:
         wants(call.wants)
 
 
 def wants(value: Wants) -> None:
-    check_queues(value.queues)
-    check_int("wants.count", value.count, -ITEMS_MAX, ITEMS_MAX)
+    check_names("queues", value.queues)
+    check_int("wants.count", value.count, -CLAIM_MAX, CLAIM_MAX)
     check_name("wants.token", value.token)
-    check_gates("wants.closed", value.closed)
+    check_gates("wants.closed", [closing.gate for closing in value.closed])
+    for closing in value.closed:
+        check_span("wants.closed.wait_us", closing.wait_us)
+        check_text("wants.closed.why", closing.why, 4 * WHY_LENGTH_MAX)
+        if not closing.why.isprintable():
+            raise BadValue("wants.closed.why", "must be one line of printable characters")
     check_gates("wants.admits", [admit.gate for admit in value.admits])
     for admit in value.admits:
         check_int("wants.admits.count", admit.count, -COUNT_MAX, COUNT_MAX)
@@ -145,10 +150,14 @@ def wants(value: Wants) -> None:
 
 def settlement(settled: Settlement) -> None:
     check_names("settlements", (settled.id, settled.token))
+    if settled.state is State.LEASED:
+        raise BadValue(
+            "settlements.state", "must be pending, done, failed or cancelled, because a settlement ends a lease"
+        )
     check_span("settlements.delay_us", settled.delay_us)
     check_span("settlements.run_at", settled.run_at, 0, INSTANT_MAX)
-    check_text("settlements.result", settled.result)
-    check_text("settlements.progress", settled.progress)
+    check_document("settlements.result", settled.result)
+    check_document("settlements.progress", settled.progress)
     if settled.failure is not None:
         check_text("settlements.failure.code", settled.failure.code, NAME_LENGTH_MAX)
         check_text("settlements.failure.message", settled.failure.message)
@@ -156,36 +165,116 @@ def settlement(settled: Settlement) -> None:
     jobs(settled.children)
 
 
-def renew(body: requests.RenewRequest | requests.TracesRequest) -> None:
-    check_count("leases", body.leases)
+ERROR_CHARS_ON_LOOP_MAX = 16 * 1024
+"""A search for secrets takes up to 2 µs per character. Longer errors are searched in one of the few threads that parse
+bodies: with many of them, the event loop would not get its turn."""
+
+
+async def redact_errors(call: Any) -> Any:
+    """The call with errors as Python workers send them: without secrets, bounded in length, with codes of one line.
+
+    Secrets are recognized by their place and form. The secrets of the service are not searched for: a client could send
+    guesses and would find the right one masked.
+    """
+    failures = [each.failure for each in call.settlements if each.failure is not None] if type(call) is Exchange else []
+    if not failures:
+        return call
+    chars = sum(len(each.message) + len(each.traceback) for each in failures)
+    if chars <= ERROR_CHARS_ON_LOOP_MAX:
+        return with_redacted_errors(call)
+    return await asyncio.get_running_loop().run_in_executor(PARSERS, with_redacted_errors, call)
+
+
+def with_redacted_errors(call: Exchange) -> Exchange:
+    settlements = [
+        each if each.failure is None else replace(each, failure=redact_failure(each.failure))
+        for each in call.settlements
+    ]
+    return replace(call, settlements=tuple(settlements))
+
+
+def redact_failure(failure: Failure) -> Failure:
+    message, traceback = failure.message, failure.traceback
+    return Failure(
+        printable(NO_SECRETS.head(failure.code, CODE_MAX))[:CODE_MAX],
+        message if is_sealed(message) else NO_SECRETS.head(message, MESSAGE_MAX),
+        traceback if is_sealed(traceback) else NO_SECRETS.tail(traceback, TRACEBACK_MAX),
+    )
+
+
+def is_sealed(text: str) -> bool:
+    """A worker with a codec has encrypted it, after it removed the secrets."""
+    try:
+        return is_encrypted(text) and bool(read_envelope(text, "error"))
+    except BadCiphertext:
+        return False
+
+
+def renew(body: messages.RenewRequest | messages.TracesRequest) -> None:
     for held in body.leases:
         check_names("leases", (held.id, held.token))
-        check_span("leases.lease_us", held.lease_us, 1, LEASE_US_MAX)
+        check_span("leases.lease_us", held.lease_us, LEASE_US_MIN, LEASE_US_MAX)
 
 
-def checkpoint(body: requests.CheckpointRequest) -> None:
+def checkpoint(body: messages.CheckpointRequest) -> None:
     check_names("checkpoint", (body.job, body.token))
-    check_text("cursor", body.cursor)
+    check_document("cursor", body.cursor)
 
 
-def reports(body: requests.ReportRequest) -> None:
-    check_count("reports", body.reports)
+def reports(body: messages.ReportRequest) -> None:
     for each in body.reports:
         check_names("reports", (each.id, each.token))
-        check_text("reports.progress", each.progress)
+        check_document("reports.progress", each.progress)
 
 
-def look(body: requests.WaitRequest) -> None:
-    check_queues(body.queues)
+def heartbeat(body: Heartbeat) -> None:
+    check_name("worker", body.worker)
+    check_names("queues", body.queues)
+    check_names("kinds", body.kinds)
+    for field in ("host", "version"):
+        check_name(field, getattr(body, field) or "unknown")
+    for field in ("pid", "slots", "used", "waiting"):
+        check_int(field, getattr(body, field), 0, VERSION_MAX)
+    check_span("uptime_us", body.uptime_us)
+
+
+def history_rows(body: messages.RecordRequest) -> None:
+    for row in body.rows:
+        check_names("rows", (row.id, row.tenant, row.queue, row.kind or "-", *row.cell.counts, *row.cell.times))
+        numbers = [*row.cell.counts.values()]
+        for buckets in row.cell.times.values():
+            check_count("rows.cell.times", len(buckets), len(TIMES_US))
+            for bucket, count in buckets.items():
+                check_int("rows.cell.times", bucket, 0, len(TIMES_US) - 1)
+                numbers.append(count)
+        check_count("rows.cell", len(row.cell.counts) + len(row.cell.times), CELL_NAMES_MAX)
+        check_each(lambda number: check_int("rows.cell", number, 0, VERSION_MAX), numbers)
+
+
+def history_range(body: messages.HistoryRequest) -> None:
+    check_int("limit", body.limit, 0, COUNT_MAX)
+    for field in ("since", "until"):
+        check_int(field, getattr(body, field), 0, INSTANT_MAX)
+    check_names("tenant", () if body.tenant is None else (body.tenant,))
+    check_text("after", body.after, HISTORY_ID_BYTES_MAX)
+
+
+def look(body: messages.WaitRequest) -> None:
+    check_names("queues", body.queues)
     check_gates("closed", body.closed)
 
 
-def old(body: requests.PruneRequest) -> None:
+def old(body: messages.PruneRequest) -> None:
     check_span("keep_us", body.keep_us)
-    check_int("limit", body.limit, -COUNT_MAX, COUNT_MAX)
+    check_int("limit", body.limit, -COUNT_MAX, STEP_MAX)
 
 
-def fire(body: requests.FireRequest) -> None:
+def open_lanes(body: messages.OpenLanesRequest) -> None:
+    check_names("name", (body.name, *(() if body.tenant is None else (body.tenant,))))
+    check_int("limit", body.limit, -COUNT_MAX, STEP_MAX)
+
+
+def fire(body: messages.FireRequest) -> None:
     check_name("name", body.name)
     jobs(body.jobs)
 
@@ -193,22 +282,43 @@ def fire(body: requests.FireRequest) -> None:
 # -- limits and budgets ---------------------------------------------------------------------------------------------
 
 
-def give_back(body: requests.ReturnUnusedRequest) -> None:
+def give_back(body: messages.ReturnUnusedRequest) -> None:
     check_requests(body.granted.asks)
     if len(body.granted.generations) != len(body.granted.asks):
         raise BadValue("granted", "must be given back as it was granted")
 
 
-def limit(body: Any) -> None:
-    check_int("limit", body.limit, -COUNT_MAX, COUNT_MAX)
+def owner(body: HoldRequest | SettleHoldRequest) -> None:
+    check_text("owner", body.owner, NAME_LENGTH_MAX)
 
 
-def one_limit(body: requests.ChangeLimitRequest) -> None:
+def step_limit(body: Any) -> None:
+    check_int("limit", body.limit, -COUNT_MAX, STEP_MAX)
+
+
+def page_limit(body: Any) -> None:
+    check_int("limit", body.limit, -COUNT_MAX, PAGE_MAX)
+
+
+def booked(body: messages.BookedRequest) -> None:
+    start, id_ = body.after
+    check_name("budget", body.budget)
+    check_span("after", start, 0, INSTANT_MAX)
+    check_text("after", id_, NAME_LENGTH_MAX)
+    page_limit(body)
+
+
+def booked_for(body: messages.BookedForRequest) -> None:
+    check_text("prefix", body.prefix, NAME_LENGTH_MAX)
+    page_limit(body)
+
+
+def one_limit(body: messages.ChangeLimitRequest) -> None:
     limits.check_limit(body.definition)
     version(body.expected)
 
 
-def one_budget(body: requests.ChangeBudgetRequest) -> None:
+def one_budget(body: messages.ChangeBudgetRequest) -> None:
     budget.check_budget(body.definition)
     version(body.expected)
 
@@ -220,28 +330,43 @@ def version(expected: int | None) -> None:
 
 CHECKS: dict[type, Callable[[Any], object]] = {
     Exchange: exchange,
-    requests.SubmitRequest: lambda body: jobs(body.jobs),
-    requests.RenewRequest: renew,
-    requests.TracesRequest: renew,
-    requests.CheckpointRequest: checkpoint,
-    requests.ReportRequest: reports,
-    requests.WaitRequest: look,
-    requests.PruneRequest: old,
-    requests.FireRequest: fire,
-    requests.BulkRequest: limit,
-    requests.JobsRequest: limit,
-    requests.ExpireHoldsRequest: limit,
-    requests.JournalRequest: limit,
-    requests.JobRequest: lambda body: check_name("job", body.job),
-    requests.HoldIdRequest: lambda body: check_name("id", body.id),
-    requests.NameRequest: lambda body: check_name("name", body.name),
-    requests.PauseScheduleRequest: lambda body: check_name("name", body.name),
-    requests.SetTenantRequest: lambda body: tenant.check_tenant(body.tenant),
-    requests.DeclareSchedulesRequest: lambda body: check_each(schedule.check_schedule, body.schedules),
-    requests.DeclareLimitsRequest: lambda body: check_each(limits.check_limit, body.definitions),
-    requests.ChangeLimitRequest: one_limit,
-    requests.ReturnUnusedRequest: give_back,
-    requests.DeclareBudgetsRequest: lambda body: check_each(budget.check_budget, body.definitions),
-    requests.ChangeBudgetRequest: one_budget,
+    messages.SubmitRequest: lambda body: jobs(body.jobs),
+    messages.RenewRequest: renew,
+    messages.TracesRequest: renew,
+    messages.CheckpointRequest: checkpoint,
+    messages.ReportRequest: reports,
+    messages.WaitRequest: look,
+    Heartbeat: heartbeat,
+    messages.RecordRequest: history_rows,
+    messages.HistoryRequest: history_range,
+    messages.WorkerRequest: lambda body: check_name("worker", body.worker),
+    messages.WorkersRequest: lambda body: None if body.tenant is None else check_name("tenant", body.tenant),
+    messages.LanesRequest: lambda body: None if body.tenant is None else check_name("tenant", body.tenant),
+    messages.OpenLanesRequest: open_lanes,
+    messages.PruneRequest: old,
+    messages.FireRequest: fire,
+    messages.BulkRequest: page_limit,
+    messages.JobsRequest: page_limit,
+    messages.ExpireHoldsRequest: step_limit,
+    messages.JournalRequest: page_limit,
+    messages.BookedRequest: booked,
+    messages.BookedForRequest: booked_for,
+    messages.JobRequest: lambda body: check_name("job", body.job),
+    messages.AcquireRequest: lambda body: check_text("holder", body.holder, NAME_LENGTH_MAX),
+    HoldRequest: owner,
+    SettleHoldRequest: owner,
+    messages.PostRequest: lambda body: check_each(owner, (*body.holds, *body.settlements)),
+    messages.ReservedRequest: lambda body: check_name("prefix", body.prefix),
+    messages.HoldIdRequest: lambda body: check_name("id", body.id),
+    messages.CorrectHoldRequest: lambda body: check_name("id", body.id),
+    messages.NameRequest: lambda body: check_name("name", body.name),
+    messages.PauseScheduleRequest: lambda body: check_name("name", body.name),
+    messages.SetTenantRequest: lambda body: tenant.check_tenant(body.tenant),
+    messages.DeclareSchedulesRequest: lambda body: check_each(schedule.check_schedule, body.schedules),
+    messages.DeclareLimitsRequest: lambda body: check_each(limits.check_limit, body.definitions),
+    messages.ChangeLimitRequest: one_limit,
+    messages.ReturnUnusedRequest: give_back,
+    messages.DeclareBudgetsRequest: lambda body: check_each(budget.check_budget, body.definitions),
+    messages.ChangeBudgetRequest: one_budget,
 }
 """What the stores check themselves is missing here."""

@@ -3,6 +3,7 @@
 import click
 
 from leaseway.cli.options import everywhere
+from leaseway.cli.output.console import Lines, say
 
 INSTALL = {
     "bash": 'Add to ~/.bashrc:  eval "$(leaseway completion bash)"',
@@ -29,4 +30,4 @@ def command(ctx: click.Context, shell: str) -> None:
     assert completion is not None, "click knows these shells"
     made = completion(ctx.find_root().command, {}, "leaseway", "_LEASEWAY_COMPLETE")
     # Not made.source(): for bash it starts a shell to ask for its version, and the script may be for another machine.
-    click.echo(f"# {INSTALL[shell]}\n{ShellComplete.source(made)}")
+    say(Lines(f"# {INSTALL[shell]}\n{ShellComplete.source(made)}"))

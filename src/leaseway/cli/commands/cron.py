@@ -5,11 +5,9 @@ import click
 from leaseway.api.schemas.operations import schedule_document
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_store import ask, change
-from leaseway.cli.options import pass_settings, with_store
-from leaseway.cli.output.json import document
+from leaseway.cli.options import CliSettings, pass_settings, with_store
+from leaseway.cli.output.console import moment, note, print_json, say
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import moment, note, say
-from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.schedule import StoredSchedule, upcoming_fire
 from leaseway.ports.store import Store
@@ -68,7 +66,7 @@ COLUMNS = (
 def list_schedules(settings: CliSettings) -> None:
     rows = ask(settings, lambda store: store.schedules.all())
     if settings.json:
-        document({"schedules": [schedule_document(row, upcoming_fire(row)) for row in rows]})
+        print_json({"schedules": [schedule_document(row, upcoming_fire(row)) for row in rows]})
     elif not rows:
         note("there are no schedules yet: a worker declares those of its app when it starts")
     else:
@@ -94,6 +92,6 @@ def pause_schedule(settings: CliSettings, name: str, paused: bool) -> None:
 
     change(settings, command)
     if settings.json:
-        document({"name": name, "paused": paused})
+        print_json({"name": name, "paused": paused})
     else:
         say(f"schedule {name}: {'paused' if paused else 'resumed, from now on'}")

@@ -1,19 +1,15 @@
 """leaseway doctor"""
 
 import asyncio
-import sys
 from collections import Counter
 
 import click
 
 from leaseway.cli.open_store import refuse_memory, store_url
-from leaseway.cli.options import pass_settings, with_store
-from leaseway.cli.output.color import LEVEL_STYLES, harmless, painted
-from leaseway.cli.output.json import document
-from leaseway.cli.output.text import say, wrapped
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import redact_url
+from leaseway.cli.options import CliSettings, pass_settings, with_store
+from leaseway.cli.output.console import LEVEL_STYLES, Styled, print_json, say, wrapped
 from leaseway.domain.health import Finding, FindingLevel
+from leaseway.domain.redact import redact_url
 from leaseway.ports.store import require_inspection
 from leaseway.wiring import store_at
 
@@ -38,7 +34,7 @@ def doctor(settings: CliSettings, deep: bool) -> int:
     findings = asyncio.run(examine(url, deep))
     counts = Counter(finding.level for finding in findings)
     if settings.json:
-        document(
+        print_json(
             {
                 "store": redact_url(url),
                 **counts_json(counts),
@@ -65,10 +61,10 @@ def show(url: str, findings: list[Finding], counts: Counter[FindingLevel]) -> No
     check_width = max(len(finding.check) for finding in findings)
     indent = level_width + check_width + 6
     for finding in findings:
-        level = painted(finding.level.ljust(level_width), LEVEL_STYLES[finding.level], sys.stdout)
-        print(f"  {level}  {finding.check.ljust(check_width)}  {wrapped(harmless(finding.text), indent)}")
+        level = Styled(finding.level.ljust(level_width), LEVEL_STYLES[finding.level])
+        say(["  ", level, f"  {finding.check.ljust(check_width)}  ", wrapped(finding.text, indent)])
         if finding.advice:
-            print(" " * indent + painted(wrapped(finding.advice, indent), "dim", sys.stdout))
+            say([" " * indent, Styled(wrapped(finding.advice, indent), "dim")])
     say(
         verdict(counts),
         "red" if counts[FindingLevel.PROBLEM] else "yellow" if counts[FindingLevel.WARNING] else "green",

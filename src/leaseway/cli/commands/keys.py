@@ -11,15 +11,13 @@ from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.migrate import look
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_store import ask, change, store_url
-from leaseway.cli.options import DURATION, pass_settings, with_store
-from leaseway.cli.output.json import document
+from leaseway.cli.options import DURATION, CliSettings, pass_settings, with_store
+from leaseway.cli.output.console import facts, moment, note, print_json, relative, say
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import facts, moment, note, relative, say
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.api_key import ApiKey, KeyRequest
-from leaseway.domain.errors import NoSuchJob, redact_url
-from leaseway.domain.identity import ROLE_SCOPES, Role, Scope
+from leaseway.domain.errors import NoSuchJob
+from leaseway.domain.identity import ROLE_SCOPES, ApiKey, KeyRequest, Role, Scope
 from leaseway.domain.ids import Instant
+from leaseway.domain.redact import redact_url
 from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.store import Store
 from leaseway.system import random_text
@@ -136,7 +134,7 @@ def list_keys(settings: CliSettings, tenant: str | None) -> None:
 
     keys, now = ask(settings, question)
     if settings.json:
-        document({"keys": [key_document(key, now) for key in keys]})
+        print_json({"keys": [key_document(key, now) for key in keys]})
     elif not keys:
         note("there are no keys yet; make one with: leaseway keys create --tenant NAME")
     else:
@@ -189,7 +187,7 @@ def life_us(expires: float | None) -> int | None:
 def show_once(settings: CliSettings, made: MadeKey, ends: tuple[str, Instant] | None = None) -> None:
     key = made.key
     if settings.json:
-        document({**as_dict(key_document(key, key.created_at)), "key": made.text})
+        print_json({**as_dict(key_document(key, key.created_at)), "key": made.text})
         return
     say(made.text, "bold")
     facts(
@@ -212,7 +210,7 @@ def revoke_key(settings: CliSettings, id_: str) -> None:
 
     is_new, key, now = change(settings, command)
     if settings.json:
-        document(key_document(key, now))
+        print_json(key_document(key, now))
     elif is_new:
         say(f"key {id_}: revoked; running services notice within half a minute")
     else:

@@ -4,18 +4,16 @@ from collections.abc import Sequence
 
 import click
 
-from leaseway.api.schemas.lanes import lane_counts_document
+from leaseway.api.schemas.jobs import lane_counts_document
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_limiter import shut_gates
 from leaseway.cli.open_store import ask, change
-from leaseway.cli.options import pass_settings, with_limits, with_store
-from leaseway.cli.output.json import document
+from leaseway.cli.options import CliSettings, pass_settings, with_limits, with_store
+from leaseway.cli.output.console import needs_in_words, note, print_json, say, span
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import needs_in_words, note, say, span
-from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import Closure, closed_by_pauses, longest_closure
+from leaseway.domain.explain.closures import Closure, closed_by_pauses, longest_closure
 from leaseway.domain.lane import LaneCount, Pause
 from leaseway.ports.store import Store, require_pauses
 from leaseway.worker.explain_waits import ClosedGates
@@ -41,7 +39,7 @@ def resume_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
 
 def tell(settings: CliSettings, pause: Pause, is_paused: bool, words: str) -> None:
     if settings.json:
-        document({"queue": pause.queue, "tenant": pause.tenant, "paused": is_paused})
+        print_json({"queue": pause.queue, "tenant": pause.tenant, "paused": is_paused})
     else:
         say(f"{pause}: {words}")
 
@@ -105,7 +103,7 @@ def show_lanes(settings: CliSettings) -> None:
     lanes, shuts, pauses = ask(settings, question)
     totals = {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
     if settings.json:
-        document(
+        print_json(
             {"lanes": [lane_counts_document(lane, of_lane(lane, shuts, pauses)) for lane in lanes], "total": totals}
         )
     elif not lanes:

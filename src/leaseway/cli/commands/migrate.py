@@ -5,11 +5,10 @@ import asyncio
 import click
 
 from leaseway.cli.open_store import closing, store_url
-from leaseway.cli.options import pass_settings, with_store
-from leaseway.cli.output.json import document
-from leaseway.cli.output.text import say
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import SchemaVersions, redact_url
+from leaseway.cli.options import CliSettings, pass_settings, with_store
+from leaseway.cli.output.console import print_json, say
+from leaseway.domain.errors import SchemaVersions
+from leaseway.domain.redact import redact_url
 
 
 @click.command("migrate")
@@ -32,7 +31,7 @@ def check_schema(settings: CliSettings) -> int:
     versions = asyncio.run(look(url))
     store = redact_url(url)
     if settings.json:
-        document({"store": store, "version": versions.present, "newest": versions.newest, "is_due": versions.is_due})
+        print_json({"store": store, "version": versions.present, "newest": versions.newest, "is_due": versions.is_due})
     elif versions.is_due:
         say(f"{store}: schema version {versions.present}, the newest is {versions.newest}; run: leaseway migrate")
     else:
@@ -45,7 +44,7 @@ def migrate(settings: CliSettings) -> int:
     versions = asyncio.run(bring_up_to_date(url))
     store = redact_url(url)
     if settings.json:
-        document({"store": store, "from": versions.present, "to": versions.newest})
+        print_json({"store": store, "from": versions.present, "to": versions.newest})
     elif not versions.is_due:
         say(f"{store}: schema version {versions.present}, the newest; nothing to do")
     elif versions.present == 0:

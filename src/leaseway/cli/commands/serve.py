@@ -16,12 +16,12 @@ from leaseway.app import App
 from leaseway.cli.load_app import load_app
 from leaseway.cli.open_limiter import named_limits
 from leaseway.cli.open_store import refuse_memory, store_url
-from leaseway.cli.options import pass_settings, with_limits
-from leaseway.cli.output.json import line
-from leaseway.cli.output.text import note, say
+from leaseway.cli.options import CliSettings, pass_settings, with_limits
+from leaseway.cli.output.console import note, print_json_line, say
 from leaseway.cli.output.work_log import log_to_stderr
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import UsageError, redact_url
+from leaseway.domain.errors import UsageError
+from leaseway.domain.quota import DEFAULT_QUOTAS, parse_quotas
+from leaseway.domain.redact import redact_url
 
 if TYPE_CHECKING:
     from leaseway.api.settings import ServiceSettings
@@ -62,8 +62,25 @@ if TYPE_CHECKING:
 )
 @click.option("--requests-at-once", type=click.IntRange(min=1), default=200, show_default=True, help="Of one tenant.")
 @click.option(
+    "--worker-requests-per-minute", type=click.IntRange(min=1), default=30_000, show_default=True,
+    help="Of the workers of one tenant, if they have keys of that tenant.",
+)  # fmt: skip
+@click.option(
+    "--worker-requests-at-once", type=click.IntRange(min=1), default=1_000, show_default=True,
+    help="Of the workers of one tenant. A worker that waits for work has one in progress.",
+)  # fmt: skip
+@click.option(
+    "--quota", "quotas", multiple=True, metavar="NAME=N",
+    help="Default quota of tenants: lanes, unfinished (jobs), bytes or keys; NAME=none: unlimited. May be repeated.",
+)  # fmt: skip
+@click.option(
     "--imports", type=click.Path(exists=True, file_okay=False), metavar="FOLDER",
     help="Serve the imports whose specs (.toml) are in this folder.",
+)  # fmt: skip
+@click.option(
+    "--pool", "pools", multiple=True, metavar="NAME:queues=A+B,slots=20,min=0,max=8",
+    help="A pool of workers for /v1/scale: queues that one fleet serves, jobs per worker, and bounds. May be repeated. "
+    "Default: one pool, `default`, with all queues of the app.",
 )  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Log warnings and errors only.")
 @click.option("--verbose", is_flag=True, help="Log every event.")
@@ -120,12 +137,15 @@ def build_service_settings(wanted: ServeOptions) -> "ServiceSettings":
         import leaseway.api.server  # noqa: F401 - brings all that is needed
         from leaseway.api.auth.origin_checks import is_loopback
         from leaseway.api.settings import ServiceSettings
+        from leaseway.scaling.pools import parse_pools
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in EXTRA:
             raise
         raise UsageError("the service needs extra packages; install them with: pip install 'leaseway[serve]'") from None
     secret = os.environ.get(SECRET, "").encode()
-    given = ServiceSettings(**wanted.options, cursor_secret=secret)
+    quotas = parse_quotas(wanted.options["quotas"]).with_defaults(DEFAULT_QUOTAS)
+    pools = parse_pools(wanted.options["pools"], ()) if wanted.options["pools"] else ()
+    given = ServiceSettings(**wanted.options | {"quotas": quotas, "pools": pools}, cursor_secret=secret)
     if not given.auth and not is_loopback(given.host):
         raise UsageError(
             f"--no-auth on {given.host}: anyone who connects would have full access; omit --no-auth and create keys "
@@ -158,7 +178,8 @@ async def serve_until_stopped(
     settings: CliSettings, app: App, service_settings: "ServiceSettings", listening: socket.socket
 ) -> None:
     from leaseway.api.app import build_app
-    from leaseway.api.server import Server, freeze_loaded_objects, socket_url
+    from leaseway.api.server import Server, socket_url
+    from leaseway.system import freeze_loaded_objects
 
     api = build_app(app, service_settings)
     # Opened here and not by the server, so that a problem with the store is reported as by other commands.
@@ -174,7 +195,9 @@ async def serve_until_stopped(
 
 def announce(settings: CliSettings, address: str, app: App, service_settings: "ServiceSettings") -> None:
     if settings.json:
-        line({"event": "serving", "url": address, "store": redact_url(app.url), "auth": service_settings.auth})
+        print_json_line(
+            {"event": "serving", "url": address, "store": redact_url(app.url), "auth": service_settings.auth}
+        )
     else:
         announce_to_people(address, app, service_settings)
     sys.stdout.flush()  # the caller that started the process waits for the URL, mostly at the end of a pipe

@@ -14,10 +14,8 @@ import msgspec
 from leaseway.app import App
 from leaseway.cli.load_app import load_app
 from leaseway.cli.open_store import refuse_memory, store_url
-from leaseway.cli.options import DURATION, MOMENT, pass_settings, with_store
-from leaseway.cli.output.json import document, line
-from leaseway.cli.output.text import Counter, counted, note, say
-from leaseway.cli.settings import CliSettings
+from leaseway.cli.options import DURATION, MOMENT, CliSettings, pass_settings, with_store
+from leaseway.cli.output.console import Counter, counted, note, print_json, print_json_line, say
 from leaseway.domain.errors import BadValue, UnknownOutcome, UsageError
 from leaseway.domain.job import Submitted
 from leaseway.worker.submit import Bound
@@ -77,7 +75,7 @@ def submit_one(settings: CliSettings, app_name: str, kind: str, typed: Typed, op
     job = bind(app, kind, parse_arguments(typed), parse_options(options))
     submitted = asyncio.run(submit(app, job))
     if settings.json:
-        document({"id": submitted.id, "replayed": submitted.replayed})
+        print_json({"id": submitted.id, "replayed": submitted.replayed})
     elif submitted.replayed:
         say(f"{submitted.id}  exists: a job with this key was submitted before")
     else:
@@ -181,7 +179,7 @@ def submit_many(
         tell_rest(settings, stored, stored.sent if is_open else None)
         raise
     if settings.json:
-        line(so_far(stored))
+        print_json_line(so_far(stored))
     else:
         say(f"submitted {counted(stored.jobs, 'job')}" + (f", {stored.replayed:,} replayed" if stored.replayed else ""))
 
@@ -233,13 +231,13 @@ async def submit_batches(settings: CliSettings, app: App, jobs: Iterator[Numbere
                 counter.add(len(batch))
                 if settings.json:
                     for each, answer in zip(batch, answers, strict=True):
-                        line({"line": each.line, "id": answer.id, "replayed": answer.replayed})
+                        print_json_line({"line": each.line, "id": answer.id, "replayed": answer.replayed})
 
 
 def tell_rest(settings: CliSettings, stored: StoredCount, doubtful: tuple[int, int] | None) -> None:
     """Printed before the error: how many jobs are stored, and how to continue."""
     if settings.json:
-        line(so_far(stored) | ({} if doubtful is None else {"doubtful_lines": doubtful}))
+        print_json_line(so_far(stored) | ({} if doubtful is None else {"doubtful_lines": doubtful}))
         return
     doubt = "" if doubtful is None else f" Lines {doubtful[0]:,} to {doubtful[1]:,} may be stored as well."
     if stored.jobs:

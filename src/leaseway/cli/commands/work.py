@@ -2,25 +2,32 @@
 
 import asyncio
 import contextlib
+import os
+import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from leaseway.app import App
 from leaseway.cli.load_app import load_app
+from leaseway.cli.open_limiter import VARIABLE as LIMITS_VARIABLE
 from leaseway.cli.open_limiter import named_limits
+from leaseway.cli.open_store import VARIABLE as STORE_VARIABLE
 from leaseway.cli.open_store import store_url
-from leaseway.cli.options import DURATION, pass_settings, with_limits
-from leaseway.cli.output.json import line
-from leaseway.cli.output.text import counted, note, say
+from leaseway.cli.options import DURATION, CliSettings, pass_settings, with_limits
+from leaseway.cli.output.console import counted, note, print_json_line, say
 from leaseway.cli.output.work_log import WorkEvents, log_to_stderr, showing_progress
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import LeasewayError
+from leaseway.domain.errors import LeasewayError, UsageError
+from leaseway.domain.validators import url_scheme
 from leaseway.ports.reads import JobReads
-from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
+from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, join_fleet, run_to_the_end
 from leaseway.telemetry.log import LogEvents
-from leaseway.worker.loop import Worker, WorkerSummary
+from leaseway.worker.environment import Environment, WorkerSummary
+from leaseway.worker.loop import Worker
+
+if TYPE_CHECKING:
+    from leaseway.scaling.fleet import FleetSpec, FleetSummary
 
 
 @click.command("work")
@@ -37,6 +44,11 @@ from leaseway.worker.loop import Worker, WorkerSummary
     help="How long running jobs may continue after a signal. [30]",
 )
 @click.option("--until-empty", is_flag=True, help="Exit when no job is left.")
+@click.option(
+    "--fleet",
+    metavar="min=1,max=8",
+    help="Run worker processes and adapt their number to the load, never beyond what limits and budgets admit.",
+)
 @click.option("--quiet", is_flag=True, help="Log warnings and errors only.")
 @click.option("--verbose", is_flag=True, help="Log every event.")
 @with_limits
@@ -48,6 +60,7 @@ def command(
     queues: tuple[str, ...],
     grace: float,
     until_empty: bool,
+    fleet: str | None,
     quiet: bool,
     verbose: bool,
 ) -> int:
@@ -55,17 +68,18 @@ def command(
 
     The first SIGTERM or Ctrl-C drains the worker: it claims no more jobs, running jobs may finish within the grace
     period, and the rest are released to other workers. The second one cancels running jobs, the third exits at once.
+    A fleet passes these signals to its workers; SIGHUP restarts them one by one, with the new code.
 
     \b
     Exit codes
       0  stopped as asked and every lease released, or no job was left; jobs may have failed
-      1  an unexpected error
+      1  an unexpected error, or workers of a fleet that die as soon as they start
       2  wrong usage: the message says what to change
       3  the store is unavailable
       4  stopped, but some leases could not be released: they expire by themselves
     """
     wanted = WorkOptions(app, concurrency, queues, grace, until_empty, quiet, verbose)
-    return work(settings, wanted)
+    return work(settings, wanted) if fleet is None else work_in_fleet(settings, wanted, fleet)
 
 
 class WorkOptions(NamedTuple):
@@ -112,6 +126,7 @@ async def work_until_stopped(app: App, wanted: WorkOptions, events: WorkEvents, 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None) as scope:
                 with drained_by_signals(worker, scope):
+                    join_fleet()
                     async with showing_progress(store.reads, queues, show):
                         worked = await app.run_worker(worker)
         return WorkSummary(worked, events.attempts_failed, await dead_letters(store.reads, queues))
@@ -139,7 +154,7 @@ def make_worker(app: App, wanted: WorkOptions) -> Worker:
 
 def show_report(settings: CliSettings, report: WorkSummary) -> None:
     if settings.json:
-        line({"event": "report", **report_json(report)})
+        print_json_line({"event": "report", **report_json(report)})
         return
     if report.worked is not None:
         released = f", {report.worked.released:,} released" if report.worked.released else ""
@@ -164,3 +179,73 @@ def report_json(report: WorkSummary) -> dict[str, Any]:
         "dead_letters": report.dead_letters,
         "is_clean": report.is_clean,
     }
+
+
+# -- fleets ----------------------------------------------------------------------------------------------------------
+
+
+def work_in_fleet(settings: CliSettings, wanted: WorkOptions, fleet: str) -> int:
+    # A single worker does not need them.
+    from leaseway.scaling.fleet import FleetSpec
+    from leaseway.scaling.pools import parse_scaling
+
+    scaling = parse_scaling("fleet", fleet)
+    app, events = load_app(wanted.app), WorkEvents(None)
+    url, limits = store_url(settings, app.url), named_limits(settings)
+    refuse_without_fleet(wanted, url)
+    app.move(url, events, limits)
+    make_worker(app, wanted)  # refuses what every worker would refuse
+    settings.json = log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
+    spec = FleetSpec(
+        command=worker_command(settings, wanted),
+        # In the environment, because other users can read the arguments of a process.
+        environ={**os.environ, STORE_VARIABLE: url, **({LIMITS_VARIABLE: limits} if limits else {})},
+        queues=wanted.queues or app.queues(),
+        slots=wanted.concurrency,
+        grace_seconds=wanted.grace,
+        settings=scaling,
+    )
+    summary = asyncio.run(run_fleet(app, spec, events))
+    if settings.json:
+        print_json_line({"event": "report", **summary._asdict()})
+    else:
+        say(f"{counted(summary.started, 'worker')} started, {summary.crashed:,} crashed")
+    return 0 if summary.is_clean else LEASES_LEFT
+
+
+def refuse_without_fleet(wanted: WorkOptions, url: str) -> None:
+    if wanted.until_empty:
+        raise UsageError("--until-empty cannot be combined with --fleet, which waits for the next job")
+    if url_scheme(url) == "memory":
+        raise UsageError("memory:// cannot be shared by the processes of a fleet; use sqlite:/// or postgresql://")
+    if url_scheme(url) in ("http", "https"):
+        raise UsageError(
+            "a fleet reads the counters of its queues, which a service does not show to workers; "
+            "scale workers over HTTP with GET /v1/scale instead"
+        )
+    if sys.platform == "win32":
+        raise UsageError("--fleet needs the signals of POSIX; start several workers instead")
+
+
+def worker_command(settings: CliSettings, wanted: WorkOptions) -> list[str]:
+    command = [sys.executable, "-m", "leaseway.cli", "work", wanted.app]
+    command += ["--concurrency", str(wanted.concurrency), "--grace", str(wanted.grace)]
+    command += [part for queue in wanted.queues for part in ("--queue", queue)]
+    flags = {"--quiet": wanted.quiet, "--verbose": wanted.verbose, "--json": settings.json}
+    return command + [flag for flag, is_set in flags.items() if is_set]
+
+
+async def run_fleet(app: App, spec: "FleetSpec", events: WorkEvents) -> "FleetSummary":
+    from leaseway.scaling.fleet import Fleet
+
+    async def open_world() -> Environment:
+        await app.store()
+        await app.world.limiter.open()
+        return app.world
+
+    try:
+        return await Fleet(spec, open_world, app.world.clock, events).run()
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STUBBORN_SECONDS):
+                await app.close()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shutil import get_terminal_size
 from typing import Literal, NamedTuple
 
-from leaseway.cli.output.color import harmless, is_terminal
+from leaseway.cli.output.console import harmless_line, is_terminal, rich_console, say
 
 GAP = "  "
 SHRUNK_MIN = 8
@@ -45,7 +45,7 @@ def show_table(columns: Sequence[TableColumn], rows: Sequence[Row], total: Row |
 
 def _cell(value: TableCell | str) -> TableCell:
     cell = value if isinstance(value, TableCell) else TableCell(value)
-    return TableCell(harmless(cell.text).replace("\n", " "), cell.style)
+    return TableCell(harmless_line(cell.text), cell.style)
 
 
 def _plain(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) -> None:
@@ -56,7 +56,7 @@ def _plain(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) 
             text.rjust(width) if column.right else text.ljust(width)
             for text, width, column in zip(row, widths, columns, strict=True)
         ]
-        print(GAP.join(padded).rstrip())
+        say(GAP.join(padded).rstrip())
 
 
 def _to_leave(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) -> int | None:
@@ -75,7 +75,6 @@ def _longest(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]
 
 
 def _in_colour(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]], *, has_total: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -88,7 +87,7 @@ def _in_colour(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell
         is_total = has_total and number == len(rows) - 1
         table.add_row(*(Text(cell.text, cell.style) for cell in row), style="bold" if is_total else None)
     # Wider than the terminal rather than half an id: the terminal wraps the line.
-    Console(highlight=False, width=sum(widths) + len(GAP) * len(widths)).print(table)
+    rich_console(width=sum(widths) + len(GAP) * len(widths)).print(table)
 
 
 def fitted(columns: Sequence[TableColumn], longest: Sequence[int], width: int) -> list[int]:

@@ -8,11 +8,19 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from leaseway.cli.output.color import harmless, is_terminal, painted
+from leaseway.cli.output.console import (
+    FOREIGN,
+    Lines,
+    Styled,
+    harmless_line,
+    is_terminal,
+    render_line,
+    rich_console,
+)
 from leaseway.domain.errors import LeasewayError
 from leaseway.ports.reads import JobReads
 from leaseway.ports.telemetry import Events
-from leaseway.telemetry.log import LEVELS, JsonLines, wants_json
+from leaseway.telemetry.log import LEVELS, JsonLines, RepeatFilter, render_fields, wants_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -45,6 +53,7 @@ def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> bool:
     as_json = as_json or wants_json()
     handler = logging.StreamHandler(Stderr())
     handler.setFormatter(JsonLines() if as_json else LogLines())
+    handler.addFilter(RepeatFilter())
     # Lines per request are for programs, or for --verbose.
     logging.getLogger(ACCESS).setLevel(logging.INFO if (wants_json() or verbose) and not quiet else logging.WARNING)
     ours, root = logging.getLogger(LOGGER), logging.getLogger()
@@ -70,12 +79,14 @@ class Stderr:
 class LogLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
-        level = painted(record.levelname.lower().ljust(7), STYLES.get(record.levelno, ""), sys.stderr)
-        told = " ".join(f"{name}={fact}" for name, fact in getattr(record, "fields", {}).items())
-        text = f"{harmless(record.getMessage())}  {harmless(told)}".rstrip()
+        level = Styled(record.levelname.lower().ljust(7), STYLES.get(record.levelno, ""))
+        told = render_fields(getattr(record, "fields", {}))
+        # A field cannot add a line, which would look like an event of its own.
+        text = f"{record.getMessage()}  {harmless_line(told)}".rstrip()
         if record.exc_info:
-            text += f"\n{harmless(self.formatException(record.exc_info))}"
-        return f"{painted(time, 'dim', sys.stderr)} {level} {text}"
+            text += f"\n{self.formatException(record.exc_info)}"
+        indented = Lines(text.replace("\n", f"\n{FOREIGN}"))
+        return render_line([Styled(time, "dim"), " ", level, " ", indented], sys.stderr)
 
 
 LOOK_SECONDS = 0.5
@@ -88,14 +99,13 @@ async def showing_progress(reads: JobReads, queues: Sequence[str], show: bool) -
     if not show or not sys.stderr.isatty() or not is_terminal(sys.stderr):
         yield
         return
-    from rich.console import Console
     from rich.live import Live
 
     progress = WorkProgress()
     # Text that handlers print goes above the progress line, unless it goes into a file.
     live = Live(
         get_renderable=progress.text,
-        console=Console(stderr=True, highlight=False),
+        console=rich_console(stderr=True),
         refresh_per_second=4,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leaseway.domain.budgets.budget import BudgetDefinition
-from leaseway.domain.budgets.calendar_windows import CalendarWindow, window_at
+from leaseway.domain.budgets.calendar_windows import CalendarWindow, window_at, windows_from
 from leaseway.domain.health import Finding, ok, problem
 from leaseway.domain.ids import Instant
 
@@ -42,6 +42,13 @@ class HoldLine(Struct, frozen=True, kw_only=True):
     """The amount with which it was settled or captured."""
 
 
+class Evidence(Struct, frozen=True):
+    """Who corrected a captured amount, and why: the journal records it."""
+
+    by: str
+    reason: str = ""
+
+
 class Posting(Struct, frozen=True):
     """One change of one balance. The journal stores it."""
 
@@ -52,9 +59,34 @@ class Posting(Struct, frozen=True):
     spent_micros: int
     overdraft_allowed_micros: int | None = None
     """How much overdraft this posting may cause; None: no bound, because the money is already spent."""
+    evidence: Evidence | None = None
+
+    @property
+    def by(self) -> str | None:
+        return None if self.evidence is None else self.evidence.by
+
+    @property
+    def reason(self) -> str | None:
+        return None if self.evidence is None else self.evidence.reason
+
+    @property
+    def from_micros(self) -> int | None:
+        """What was charged before a correction."""
+        return None if self.evidence is None else self.line.actual_micros
 
 
 ReadBalance = Callable[[str, CalendarWindow], Balance | None]
+
+
+def window_with_room(definition: BudgetDefinition, name: str, read: ReadBalance, now: Instant) -> CalendarWindow | None:
+    """The first window with an amount that is not spent. None: only a change of the budget helps."""
+    for window in windows_from(definition.every, definition.tz, now):
+        balance = read(name, window)
+        if balance is None or balance.spent_micros < balance.limit_micros + definition.overdraft_micros:
+            return window
+    return None
+
+
 """Reads the balance of a budget's window; None: nothing was posted there yet."""
 
 
@@ -65,10 +97,10 @@ def apply_posting(balance: Balance, move: Posting) -> tuple[Balance, tuple[int, 
     if move.overdraft_allowed_micros is not None:
         # Never more than is allowed: if the decision was wrong, a constraint of the database refuses the posting.
         beyond = max(balance.overdraft_micros, min(beyond, move.overdraft_allowed_micros))
-    crossed = tuple(
-        each for each in thresholds_reached(spent, balance.limit_micros) if each > balance.threshold_percent
-    )
-    threshold = max((balance.threshold_percent, *crossed))
+    threshold, crossed = balance.threshold_percent, tuple[int, ...]()
+    if reached := thresholds_reached(spent, balance.limit_micros):
+        crossed = tuple([each for each in reached if each > threshold])
+        threshold = max(threshold, *reached)
     balance = replace(
         balance, held_micros=held, spent_micros=spent, overdraft_micros=beyond, threshold_percent=threshold
     )
@@ -130,11 +162,16 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
     name: str
     window: CalendarWindow
     kind: str
-    """hold, settle, correct (a late settlement), capture, void or expire."""
+    """hold, settle, correct (a late settlement, or an operator's correction), capture, void or expire."""
     held_micros: int
     spent_micros: int
     crossed: int = 0
     """The highest threshold that it crossed; 0: none."""
+    by: str | None = None
+    """Who corrected the amount; None: the call itself."""
+    reason: str | None = None
+    from_micros: int | None = None
+    """What was charged before an operator's correction. After it: this plus `spent_micros`."""
 
 
 class Sums(Struct, frozen=True):

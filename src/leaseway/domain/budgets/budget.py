@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from leaseway.domain.budgets.calendar_windows import CalendarWindow, Every, parse_zone
 from leaseway.domain.errors import BadValue, UnknownBudget, refuse_stale
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.limit import template_fields
+from leaseway.domain.limits.templates import template_fields
 from leaseway.domain.validators import check_name
 
 MICRO = 1_000_000
@@ -138,7 +138,7 @@ class Budget:
         spend = Budget("maps-spend", usd=25, every="day", tz="Europe/Zurich")
 
     Give exactly one amount: `usd=25`, another currency, or a unit of your own such as `tokens=1_000_000`. `every`:
-    hour, day, week, month or total. `tz`: the time zone in which windows start. `overdraft`: how far holds may
+    minute, hour, day, week, month or total. `tz`: the time zone in which windows start. `overdraft`: how far holds may
     exceed the amount. `over`: "wait" (default) lets a job that does not fit wait for the next window, "fail" fails
     it. A name with fields, such as "spend:{tenant}", defines one budget per value. Pass it to `@app.job(budget=…,
     cost=…)`.

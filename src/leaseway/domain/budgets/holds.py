@@ -1,7 +1,7 @@
 """The rules for holds. All functions are pure: they take the stored state and return the answer and what to write.
 
-The memory and SQLite stores call this module inside a transaction. PostgreSQL implements the same rules in SQL, and one
-contract suite proves that they agree. These invariants hold at every moment:
+The stores in memory, SQLite and MongoDB call this module inside a transaction. PostgreSQL implements the same rules in
+SQL, and one contract suite proves that they agree. These invariants hold at every moment:
 
 - spent + held ≤ limit + overdraft, in every window, enforced by a constraint of the database;
 - held is the sum of the open holds, spent is the sum of the settled and captured ones;
@@ -16,7 +16,17 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.budgets.balances import Balance, HoldLine, Posting, ReadBalance, Sums, WindowKey, sum_by_window
+from leaseway.domain.budgets.balances import (
+    Balance,
+    Evidence,
+    HoldLine,
+    Posting,
+    ReadBalance,
+    Sums,
+    WindowKey,
+    sum_by_window,
+    window_with_room,
+)
 from leaseway.domain.budgets.budget import (
     FULL,
     FULL_AHEAD,
@@ -42,8 +52,11 @@ RAISED_US = 60 * SECOND_US
 """How often to check whether a budget without further windows was raised."""
 PAUSED_US = 5 * SECOND_US
 """How often to check whether a paused budget was resumed."""
+PICKUP_US = 600 * SECOND_US
+"""How long a hold that is booked in a later window waits for its job after that window has begun."""
 LINES_MAX = 20
 TTL_US_MAX = 7 * 86_400 * 1_000_000
+REASON_LENGTH_MAX = 500
 
 
 class HoldState(StrEnum):
@@ -55,6 +68,8 @@ class HoldState(StrEnum):
 
 
 OPEN = (HoldState.HELD, HoldState.DISPATCHED)
+UNSETTLED = (*OPEN, HoldState.CAPTURED)
+"""Holds whose actual cost is not known."""
 
 
 class Hold(Struct, frozen=True, kw_only=True):
@@ -64,6 +79,8 @@ class Hold(Struct, frozen=True, kw_only=True):
     ttl_us: int
     deadline: Instant
     lines: tuple[HoldLine, ...]
+    corrected_by: str = ""
+    """Who corrected the capture by the provider's evidence; empty: it was not corrected."""
 
     @property
     def start(self) -> Instant:
@@ -109,9 +126,14 @@ def check_lines(id_: str, lines: Lines, ttl_us: int) -> None:
         raise BadValue("ttl_us", f"must be between 1 and {TTL_US_MAX:,} (is {ttl_us})")
 
 
-def repeat_hold(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[HoldAnswer, HoldStep] | None:
-    """The answer for an id that is known. None: the old hold is void or expired; place a new one."""
+def repeat_hold(
+    hold: Hold, lines: Lines, owner: str, dispatch: bool, now: Instant
+) -> tuple[HoldAnswer, HoldStep] | None:
+    """The answer for an id that is known. None: the old hold is void, expired, or held for another cost, because the
+    code has changed since it was booked; place a new one."""
     if hold.state is HoldState.VOID or is_missed(hold, now):
+        return None
+    if hold.state is HoldState.HELD and amounts_by_name(hold) != {charge.name: micros for charge, micros in lines}:
         return None
     is_under_way = hold.state is HoldState.DISPATCHED and hold.owner == owner and now < hold.deadline
     if hold.state is not HoldState.HELD and not is_under_way:
@@ -122,6 +144,10 @@ def repeat_hold(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[H
     if dispatch and hold.state is HoldState.HELD:
         hold = dispatch_hold(hold, now)
     return HoldGranted(tuple(line.window for line in hold.lines), hold.deadline), HoldStep(hold)
+
+
+def amounts_by_name(hold: Hold) -> dict[str, int]:
+    return {line.name: line.amount_micros for line in hold.lines}
 
 
 def is_missed(hold: Hold, now: Instant) -> bool:
@@ -138,7 +164,8 @@ def place_hold(
         return instant, None
     lines = tuple(pin_line(want, instant) for want in wants)
     state = HoldState.DISPATCHED if dispatch and instant == now else HoldState.HELD
-    hold = Hold(id=id_, state=state, owner=owner, ttl_us=ttl_us, deadline=instant + ttl_us, lines=lines)
+    deadline = instant + (ttl_us if instant == now else max(ttl_us, PICKUP_US))
+    hold = Hold(id=id_, state=state, owner=owner, ttl_us=ttl_us, deadline=deadline, lines=lines)
     moves = tuple(
         Posting(id_, line, "hold", line.amount_micros, 0, want.definition.overdraft_micros)
         for line, want in zip(lines, wants, strict=True)
@@ -214,11 +241,8 @@ def wait_us(definition: BudgetDefinition, name: str, read: ReadBalance, now: Ins
         return PAUSED_US
     if definition.over is OverPolicy.FAIL:
         return 0
-    for window in windows_from(definition.every, definition.tz, now):
-        balance = read(name, window)
-        if balance is None or balance.spent_micros < balance.limit_micros + definition.overdraft_micros:
-            return max(window.start - now, 0)
-    return RAISED_US
+    window = window_with_room(definition, name, read, now)
+    return RAISED_US if window is None else max(window.start - now, 0)
 
 
 # -- what becomes of holds ------------------------------------------------------------------------------------------
@@ -235,11 +259,11 @@ def dispatch_hold(hold: Hold, now: Instant) -> Hold:
     return replace(hold, state=HoldState.DISPATCHED, deadline=now + hold.ttl_us)
 
 
-def settle_hold(hold: Hold, actuals: Mapping[str, int]) -> HoldStep:
+def settle_hold(hold: Hold, actuals: Mapping[str, int], owner: str | None = None) -> HoldStep:
     """Book the actual cost, whatever the state of the hold, because the money is spent. A second settlement has no
-    effect."""
+    effect, and neither has one by another owner than the hold's."""
     costs = line_costs(hold, actuals)
-    if hold.state is HoldState.SETTLED:
+    if hold.state is HoldState.SETTLED or owner not in (None, hold.owner):
         return HoldStep(hold)
     kind = "correct" if hold.state in (HoldState.CAPTURED, HoldState.VOID) else "settle"
     return close_hold(hold, HoldState.SETTLED, kind, costs)
@@ -272,21 +296,81 @@ def expire_hold(hold: Hold) -> HoldStep:
     return capture_hold(hold) if hold.state is HoldState.DISPATCHED else void_hold(hold, "expire")
 
 
-def close_hold(hold: Hold, state: HoldState, kind: str, costs: Sequence[int | None]) -> HoldStep:
+def close_hold(
+    hold: Hold, state: HoldState, kind: str, costs: Sequence[int | None], evidence: Evidence | None = None
+) -> HoldStep:
     """Free the held amounts and book the costs."""
     moves, lines = [], []
     for line, cost in zip(hold.lines, costs, strict=True):
         freed = line.amount_micros if hold.state in OPEN else 0
         spent = (cost or 0) - (line.actual_micros or 0)
-        moves.append(Posting(hold.id, line, kind, -freed, spent))
+        moves.append(Posting(hold.id, line, kind, -freed, spent, evidence=evidence))
         lines.append(replace(line, actual_micros=cost))
     return HoldStep(replace(hold, state=state, lines=tuple(lines)), tuple(moves))
 
 
-# -- books ----------------------------------------------------------------------------------------------------------
+# -- corrections ----------------------------------------------------------------------------------------------------
 
 
-# -- definitions ----------------------------------------------------------------------------------------------------
+class Correction(Struct, frozen=True, kw_only=True):
+    """What the provider's evidence changed in one budget."""
+
+    name: str
+    unit: str
+    window: str
+    before_micros: int
+    after_micros: int
+
+
+def check_evidence(evidence: Evidence, actuals: Mapping[str, int]) -> None:
+    """A correction must name its author, and an amount."""
+    check_name("by", evidence.by)
+    if len(evidence.reason) > REASON_LENGTH_MAX:
+        raise BadValue("reason", f"must have at most {REASON_LENGTH_MAX} characters (has {len(evidence.reason)})")
+    if not evidence.reason.isprintable():
+        raise BadValue("reason", "must be one line of printable characters")
+    if not actuals:
+        raise BadValue("amounts", "must say what the call has cost; 0 if the provider did not charge it")
+
+
+def correct_hold(
+    hold: Hold, actuals: Mapping[str, int], evidence: Evidence, now: Instant
+) -> tuple[tuple[Correction, ...], list[HoldStep]]:
+    """Replace a captured amount by the one that the provider reports, once. The same correction can be repeated."""
+    costs = line_costs(hold, actuals)
+    corrections = tuple(
+        Correction(
+            name=line.name,
+            unit=line.unit,
+            window=line.window.label,
+            before_micros=line.amount_micros,
+            after_micros=cost,
+        )
+        for line, cost in zip(hold.lines, costs, strict=True)
+    )
+    if hold.corrected_by and costs == [line.actual_micros for line in hold.lines]:
+        return corrections, []
+    steps = []
+    if hold.state is HoldState.DISPATCHED and now >= hold.deadline:
+        steps.append(capture_hold(hold))  # no worker has expired it yet
+        hold = steps[0].hold
+    if hold.state is not HoldState.CAPTURED:
+        raise uncorrectable(hold.id, hold.state, hold.corrected_by)
+    step = close_hold(hold, HoldState.SETTLED, "correct", costs, evidence)
+    return corrections, [*steps, HoldStep(replace(step.hold, corrected_by=evidence.by), step.moves)]
+
+
+def uncorrectable(id_: str, state: HoldState, corrected_by: str) -> BadValue:
+    """Only an amount that leaseway had to assume can be corrected, and only once."""
+    why = {
+        HoldState.HELD: "is not dispatched: its call was not made, and it is freed at its deadline",
+        HoldState.DISPATCHED: "is open: its call may be under way; it can be settled after its deadline",
+        HoldState.VOID: "is void: nothing was charged",
+        HoldState.SETTLED: f"was settled by {corrected_by} before; a hold is corrected once"
+        if corrected_by
+        else "was settled by its call, with the cost that the call reported",
+    }
+    return BadValue(f"hold {id_}", why[state])
 
 
 def unknown_hold(id_: str) -> BadValue:
@@ -294,7 +378,7 @@ def unknown_hold(id_: str) -> BadValue:
 
 
 def still_held(name: str) -> BadValue:
-    return BadValue(f"budget {name}", "has open holds; wait until its calls are settled")
+    return BadValue(f"budget {name}", "has calls under way; wait until they are settled")
 
 
 # -- for people -----------------------------------------------------------------------------------------------------

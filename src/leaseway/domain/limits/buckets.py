@@ -1,82 +1,52 @@
-"""The rate limiter's buckets (GCRA): how a limit is sized, and every decision about permits. All functions are pure.
+"""The rate limiter's buckets (GCRA): every decision about permits. All functions are pure.
 
-For "L in any window W" a bucket of B permits gains one permit every T, such that B + (W + E + δ) / T ≤ L + 1. E is how
-long a worker may keep permits that it took ahead; δ is the delay from the grant to the provider. Costs are whole
-numbers, and two calls exactly W apart are not in one window, so the + 1 is safe. T is in whole nanoseconds, rounded up.
+A bucket holds at most B permits and gains one every T; `limit.py` explains how B and T follow from a limit.
 
 The state of a bucket is its `tat` (theoretical arrival time), the instant at which it will be full again: it holds
 B − (tat − now) / T permits. A clock that steps back can only lower that number, and a refusal does not change it. State
 that was written under another fence (`since`) is not trusted: the bucket counts as empty at `since`.
 
-The memory and SQLite limiters call this module. PostgreSQL and Redis implement the same rules in SQL and Lua, and a
-recorded trace proves that all of them give the same answers.
+Windows of limits in other units than requests are logged instead: `sliding_log.py` has their arithmetic.
+
+The limiters in memory, SQLite and MongoDB call this module. PostgreSQL and Redis implement the same rules in SQL and
+Lua, and a recorded trace proves that all of them give the same answers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.limit import (
-    COUNT_MAX,
-    PermitRequest,
+from leaseway.domain.limits.breaker import NO_BREAKER, begin_probe, breaker_wait, is_half_open, is_watched
+from leaseway.domain.limits.level import NEW, Bucket, InFlight, Level
+from leaseway.domain.limits.limit import COUNT_MAX, PermitRequest, RateWindow, Sizing, divide_up
+from leaseway.domain.limits.sliding_log import (
+    LOGGED,
+    held_until,
+    log_call,
+    relog,
+    reserve,
+    reserved_in,
+    room_in,
+    wait_for,
 )
-from leaseway.domain.limits.sizing import PERCENT_MIN, RateWindow, Sizing, divide_up, us_from_ns
 
-SLOWER = 70
-"""The percentage of the rate that remains after the provider throttles a call."""
 FASTER = 5
 """The percentage points that are restored after each quiet span."""
 QUIET_US_MIN = 10 * SECOND_US
-RETRY_SHARE = 10
-RETRY_US_MIN = SECOND_US
-"""A throttled call without Retry-After closes the limit for a tenth of the shortest window, at least a second."""
 IN_FLIGHT_GRACE_US = 10 * SECOND_US
 """After the limiter lost its state, workers report their in-flight calls within this time."""
 IDLE_US = 31 * 86_400 * SECOND_US
 """State that has been idle for this long may be deleted, even if the clock is set back by less."""
 CONCURRENCY_REACHED = "its concurrency limit is reached"
 PAUSED = "it is paused"
+RATE_USED = "its rate per {:g} s is used up"
 PAUSED_US = 5 * SECOND_US
 """How often to check whether a paused limit was resumed."""
 IN_FLIGHT_WAIT_US = SECOND_US // 2
 """When to ask again under a concurrency limit: it is not known when a call ends."""
-
-
-class Bucket(Struct, frozen=True):
-    tat: Instant
-    turn: Instant
-    """When the next refused caller should come back. Each refusal moves it on, so that callers return one by one."""
-    permit_ns: int
-    """The pace under which `tat` was written."""
-
-
-class InFlight(Struct, frozen=True):
-    """The calls that one holder has in flight, and until when they are counted."""
-
-    count: int
-    until: Instant
-
-
-class Level(Struct, frozen=True):
-    """The state of one limit: a bucket per window, calls in flight, and what the provider reported."""
-
-    buckets: Mapping[int, Bucket] = field(default_factory=dict)
-    """By the length of the window, in microseconds."""
-    since: Instant = -1
-    """The fence under which this was written."""
-    blocked_until: Instant = 0
-    percent: int = 100
-    generation: int = 0
-    """Counts throttling events. Many workers report the same event, and it slows the limit once."""
-    slowed_at: Instant = 0
-    in_flight: Mapping[str, InFlight] = field(default_factory=dict)
-    """Calls in flight, by holder."""
-
-
-NEW = Level()
 
 
 class Granted(Struct, frozen=True):
@@ -90,6 +60,11 @@ class Granted(Struct, frozen=True):
     lease_us: int
     generations: tuple[int, ...]
     """In the order of the requests. A notice about a throttled call carries it back."""
+    circuits: tuple[int, ...] = ()
+    """The numbers of their circuit breakers, which reports of calls carry back; -1: it has none. Empty if none has
+    one."""
+    watched: tuple[bool, ...] = ()
+    """Whether answers are reported to the circuit breaker, too."""
 
 
 class Wait(Struct, frozen=True):
@@ -120,6 +95,10 @@ class Notice(Struct, frozen=True):
     retry_after_us: int | None = None
     remaining: int | None = None
     reset_us: int | None = None
+    circuit: int = 0
+    failed: bool = False
+    """The provider did not reply, or failed to serve the call."""
+    answered: bool = False
 
 
 # -- taking and returning permits ----------------------------------------------------------------------------------
@@ -182,7 +161,20 @@ def take(
         return wait, before
     taken = [spend(taking, level, now, count, caller) for taking, level in zip(takings, levels, strict=True)]
     asks, lease_us = tuple(taking.ask for taking in takings), min(taking.sizing.lease_us for taking in takings)
-    return Granted(asks, count, now, since, lease_us, tuple(level.generation for level in levels)), taken
+    circuits, watched = circuits_granted(takings, levels)
+    generations = tuple(level.generation for level in levels)
+    return Granted(asks, count, now, since, lease_us, generations, circuits, watched), taken
+
+
+def circuits_granted(
+    takings: Sequence[Acquisition], levels: Sequence[Level]
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    if all(taking.sizing.breaker is None for taking in takings):
+        return (), ()
+    pairs = list(zip(takings, levels, strict=True))
+    watched = tuple(taking.sizing.breaker is not None and is_watched(level.breaker) for taking, level in pairs)
+    numbers = tuple(NO_BREAKER if taking.sizing.breaker is None else level.breaker.number for taking, level in pairs)
+    return numbers, watched
 
 
 def forecast(takings: Sequence[Acquisition], now: Instant, since: Instant, horizon_us: int) -> tuple[int, Wait | None]:
@@ -191,10 +183,12 @@ def forecast(takings: Sequence[Acquisition], now: Instant, since: Instant, horiz
     units, longest = COUNT_MAX, NO_DENIAL
     for place, taking in enumerate(takings):
         level = refresh(taking.level, taking.sizing, now, since)
-        hindrance, _ = available(taking, level, now, 1, NO_HOLDER)
+        hindrance, now_units = available(taking, level, now, 1, NO_HOLDER)
         if hindrance.wait_us > longest.wait_us:
             longest = replace(hindrance, place=place)
-        for window in taking.sizing.windows:
+        if taking.sizing.is_metered:
+            units = min(units, now_units)
+        for window in () if taking.sizing.is_metered else taking.sizing.windows:
             bucket = level.buckets[window.window_us]
             room_us = refill_us(window, bucket) - max(bucket.tat - now, 0) + horizon_us
             units = min(units, room_us * 1_000 // (taking.ask.cost * bucket.permit_ns))
@@ -213,14 +207,20 @@ def available(taking: Acquisition, level: Level, now: Instant, least: int, calle
     """The denial with the longest wait, and how many of this request would be granted now."""
     if taking.sizing.paused:
         return Denial(PAUSED_US, PAUSED), 0
-    longest, units = Denial(level.blocked_until - now, "the provider asked for a wait"), COUNT_MAX
+    longest, threshold = Denial(level.blocked_until - now, "the provider asked for a wait"), taking.sizing.breaker
+    units = least if is_half_open(level.breaker, threshold, now) else COUNT_MAX
+    wait_us, why = breaker_wait(level.breaker, threshold, now)
+    if wait_us > max(longest.wait_us, 0):
+        longest = Denial(wait_us, why)
+    if taking.sizing.is_metered:
+        return available_in_log(taking, level, now, least, caller, longest, units)
     for window in taking.sizing.windows:
         bucket = level.buckets[window.window_us]
         room_us = refill_us(window, bucket) - max(bucket.tat - now, 0)
         units = min(units, room_us * 1_000 // (taking.ask.cost * bucket.permit_ns))
         wait_us = us_from_ns(least * taking.ask.cost * bucket.permit_ns) - room_us
         if wait_us > longest.wait_us:
-            longest = Denial(wait_us, f"its rate per {window.window_us / SECOND_US:g} s is used up", window.window_us)
+            longest = Denial(wait_us, RATE_USED.format(window.window_us / SECOND_US), window.window_us)
     if taking.sizing.concurrency is not None:
         free = taking.sizing.concurrency - sum(calls.count for calls in level.in_flight.values())
         units = min(units, free)
@@ -230,9 +230,26 @@ def available(taking: Acquisition, level: Level, now: Instant, least: int, calle
     return longest, units
 
 
+def available_in_log(
+    taking: Acquisition, level: Level, now: Instant, least: int, caller: CallHolder, longest: Denial, units: int
+) -> tuple[Denial, int]:
+    """As `available`, for a limit that is logged. After the limiter lost its state, reservations are reported first."""
+    reserved = reserved_in(level)
+    for window in taking.sizing.windows:
+        room = room_in(window, level.used, reserved, level.percent)
+        units, missing = min(units, room // taking.ask.cost), least * taking.ask.cost - room
+        wait_us = caller.none_before - now
+        if missing > 0:
+            wait_us = max(wait_us, wait_for(missing, window, level.used, reserved > 0, now))
+        if wait_us > longest.wait_us:
+            longest = Denial(wait_us, RATE_USED.format(window.window_us / SECOND_US), window.window_us)
+    return longest, units
+
+
 def refuse(taking: Acquisition, level: Level, now: Instant, least: int, hindrance: Denial) -> tuple[Wait, Level]:
-    """Give each refused caller its own time to come back, so that they do not all return at once."""
-    if hindrance.window_us is None:
+    """Give each refused caller its own time to come back, so that they do not all return at once. Under a limit that
+    is logged, the use of others says when there is room."""
+    if hindrance.window_us is None or taking.sizing.is_metered:
         return Wait(hindrance.wait_us, taking.ask.name, hindrance.why), taking.level
     bucket, earliest = level.buckets[hindrance.window_us], now + hindrance.wait_us
     # Callers whose turn is more than a window away have given up long ago.
@@ -243,6 +260,11 @@ def refuse(taking: Acquisition, level: Level, now: Instant, least: int, hindranc
 
 
 def spend(taking: Acquisition, level: Level, now: Instant, count: int, caller: CallHolder) -> Level:
+    breaker = begin_probe(level.breaker, taking.sizing.breaker, now, caller.in_flight_us)
+    if breaker is not level.breaker:
+        level = replace(level, breaker=breaker)
+    if taking.sizing.is_metered:
+        return reserve(level, caller.holder, count * taking.ask.cost, now + caller.in_flight_us)
     buckets = dict(level.buckets)
     for window in taking.sizing.windows:
         bucket = buckets[window.window_us]
@@ -261,7 +283,8 @@ def credit_unused(taking: Acquisition, now: Instant, granted: Granted, unused: i
     with one permit."""
     level, age_us = taking.level, now - granted.granted_at
     generation = granted.generations[granted.asks.index(taking.ask)]
-    if level.since != granted.since or level.generation != generation or age_us < 0:
+    is_outdated = level.since != granted.since or level.generation != generation or age_us < 0
+    if is_outdated or taking.sizing.is_metered:  # the end of the call returns its reservation
         return level
     buckets = dict(level.buckets)
     for window in taking.sizing.windows:
@@ -272,64 +295,24 @@ def credit_unused(taking: Acquisition, now: Instant, granted: Granted, unused: i
     return replace(level, buckets=buckets)
 
 
-def end_calls(level: Level, holder: str, count: int) -> Level:
+def end_calls(taking: Acquisition, holder: str, count: int, used: int | None, now: Instant) -> Level:
+    """`used`: what the calls used of a limit that is logged. None: what they had reserved."""
+    level, sizing = taking.level, taking.sizing
+    if sizing.is_metered:
+        reserved, count = count * taking.ask.cost, count * taking.ask.cost
+        level = log_call(level, sizing, now, reserved if used is None else used)
     in_flight = dict(level.in_flight)
     if (calls := in_flight.pop(holder, None)) is not None and calls.count > count:
         in_flight[holder] = replace(calls, count=calls.count - count)
     return replace(level, in_flight=in_flight)
 
 
-def renew_calls(level: Level, holder: str, count: int, until: Instant) -> Level:
+def renew_calls(taking: Acquisition, level: Level, holder: str, count: int, until: Instant) -> Level:
     """Set the number of calls that this holder has in flight, whatever was counted before."""
+    if taking.sizing.is_metered:
+        level = replace(level, in_flight={**level.in_flight, holder: InFlight(0, held_until(level, holder))})
+        return reserve(level, holder, count * taking.ask.cost, until)
     return replace(level, in_flight={**level.in_flight, holder: InFlight(count, until)})
-
-
-# -- what the provider reports --------------------------------------------------------------------------------------
-
-
-def apply_notice(taking: Acquisition, notice: Notice, now: Instant, since: Instant) -> Level:
-    level = refresh(taking.level, taking.sizing, now, since)
-    return (
-        apply_throttle(taking, level, notice, now) if notice.throttled else apply_remaining(taking, level, notice, now)
-    )
-
-
-def apply_throttle(taking: Acquisition, level: Level, notice: Notice, now: Instant) -> Level:
-    """Close the limit for the given time, slow it once per event, and let it reopen with one permit."""
-    retry_after_us = notice.retry_after_us
-    if retry_after_us is None:
-        shortest = min((window.window_us for window in taking.sizing.windows), default=0)
-        retry_after_us = max(shortest // RETRY_SHARE, RETRY_US_MIN)
-    blocked_until = max(level.blocked_until, now + retry_after_us)
-    level = replace(level, blocked_until=blocked_until, slowed_at=blocked_until)
-    if notice.generation == level.generation:
-        percent = max(level.percent * SLOWER // 100, PERCENT_MIN)
-        level = replace(level, percent=percent, generation=level.generation + 1)
-    level = repace(level, taking.sizing, now)
-    buckets = dict(level.buckets)
-    for window in taking.sizing.windows:
-        bucket = buckets[window.window_us]
-        one_permit = blocked_until + refill_us(window, bucket) - us_from_ns(bucket.permit_ns)
-        buckets[window.window_us] = replace(bucket, tat=max(bucket.tat, one_permit))
-    return replace(level, buckets=buckets)
-
-
-def apply_remaining(taking: Acquisition, level: Level, notice: Notice, now: Instant) -> Level:
-    """Apply the remaining quota that the provider reports, if it is smaller than the bucket's."""
-    if notice.remaining is None or not taking.sizing.windows:
-        return level
-    window = matching_window(taking.sizing, notice.reset_us)
-    bucket = level.buckets[window.window_us]
-    left_us = us_from_ns(min(notice.remaining, window.burst) * bucket.permit_ns)
-    tat = max(bucket.tat, now + refill_us(window, bucket) - left_us)
-    return replace(level, buckets={**level.buckets, window.window_us: replace(bucket, tat=tat)})
-
-
-def matching_window(sizing: Sizing, reset_us: int | None) -> RateWindow:
-    """The window that a provider's reset time belongs to: the shortest one that is at least as long."""
-    longest = max(sizing.windows, key=lambda window: window.window_us)
-    fitting = [window for window in sizing.windows if reset_us is not None and window.window_us >= reset_us]
-    return min(fitting, key=lambda window: window.window_us, default=longest)
 
 
 # -- the passing of time and new definitions ------------------------------------------------------------------------
@@ -339,11 +322,13 @@ def refresh(level: Level, sizing: Sizing, now: Instant, since: Instant) -> Level
     """The level at this moment: reset after a fence, recovered from slowing, at the current pace, without expired
     calls."""
     if level.since != since:
-        level = replace(level, since=since, buckets={}, in_flight={})
+        level = replace(level, since=since, buckets={}, in_flight={}, used=())
     if level.percent < 100 and now - level.slowed_at >= (span_us := quiet_us(sizing)):
         spans = (now - level.slowed_at) // span_us
         percent = min(100, level.percent + FASTER * spans)
         level = replace(level, percent=percent, slowed_at=level.slowed_at + spans * span_us)
+    if sizing.is_metered:
+        return relog(level, sizing, now)
     if any(calls.until <= now for calls in level.in_flight.values()):
         level = replace(
             level, in_flight={holder: calls for holder, calls in level.in_flight.items() if calls.until > now}
@@ -353,31 +338,35 @@ def refresh(level: Level, sizing: Sizing, now: Instant, since: Instant) -> Level
 
 def repace(level: Level, sizing: Sizing, now: Instant) -> Level:
     """One bucket per window at the current pace; used permits stay used. A bucket without state counts as empty at the
-    fence; one of a window that a new definition added is empty now."""
+    fence, unless the definition says how it starts; one of a window that a new definition added is empty now."""
+    if sizing.is_metered:
+        return relog(level, sizing, now)
     buckets = {}
     for window in sizing.windows:
         permit_ns = divide_up(window.permit_ns * 100, level.percent)
         bucket = level.buckets.get(window.window_us)
-        if bucket is None:
-            empty_at = now if level.buckets else level.since
-            bucket = Bucket(empty_at + us_from_ns(window.burst * permit_ns), 0, permit_ns)
+        if bucket is None or bucket.turn == LOGGED:
+            empty_at = now if level.buckets or sizing.starts_empty else level.since
+            is_full = sizing.starts_full and not level.buckets
+            bucket = Bucket(empty_at + (0 if is_full else us_from_ns(window.burst * permit_ns)), 0, permit_ns)
         elif bucket.permit_ns != permit_ns:
             away_us = math.ceil(max(bucket.tat - now, 0) * (permit_ns / bucket.permit_ns))
             # Use under a larger limit leaves the window after its length. It must not close a smaller limit for months.
             most_us = max(window.window_us, us_from_ns(window.burst * permit_ns)) + max(level.blocked_until - now, 0)
             bucket = Bucket(now + min(away_us, most_us), bucket.turn, permit_ns)
         buckets[window.window_us] = bucket
-    return replace(level, buckets=buckets)
+    return replace(level, buckets=buckets, used=())
 
 
 def idle_at(level: Level, sizing: Sizing) -> Instant | None:
     """When this level becomes the same as a new one and may be deleted. None: it must be kept."""
     is_whole = all(window.window_us in level.buckets for window in sizing.windows)
-    if not is_whole or level.percent < 100 or level.generation > 0:
+    if not is_whole or sizing.starts_empty or level.percent < 100 or level.generation > 0:
         return None
     ends = [bucket.tat for bucket in level.buckets.values()] + [bucket.turn for bucket in level.buckets.values()]
     ends += [level.since + us_from_ns(window.burst * window.permit_ns) for window in sizing.windows]
     ends += [calls.until for calls in level.in_flight.values()]
+    ends += [level.breaker.failed_at, level.breaker.open_until, level.breaker.probe_until]
     return max([level.since, level.blocked_until, *ends]) + IDLE_US
 
 
@@ -395,6 +384,12 @@ def refill_us(window: RateWindow, bucket: Bucket) -> int:
     return us_from_ns(window.burst * bucket.permit_ns)
 
 
-def permits_left(window: RateWindow, bucket: Bucket, now: Instant) -> int:
-    """How many permits the bucket holds now."""
+def permits_left(window: RateWindow, bucket: Bucket, now: Instant, level: Level = NEW) -> int:
+    """How many permits the bucket holds now. `level`: its level, which may be logged."""
+    if bucket.turn == LOGGED:
+        return max(room_in(window, level.used, reserved_in(level), level.percent), 0)
     return max(refill_us(window, bucket) - max(bucket.tat - now, 0), 0) * 1_000 // bucket.permit_ns
+
+
+def us_from_ns(ns: int) -> int:
+    return divide_up(ns, 1_000)

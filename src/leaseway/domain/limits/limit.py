@@ -1,12 +1,18 @@
 """A provider's rate limits, as the provider states them: Limit("maps", "3/second", "100/minute", "2000/day").
 
-A `Limit` becomes a `LimitDefinition`, which is stored; `buckets.py` turns it into buckets that hold in every window.
+A `Limit` becomes a `LimitDefinition`, which is stored. `size_limit` turns it into a `Sizing`, with which `buckets.py`
+decides about permits.
+
+For "L in any window W" a bucket of B permits gains one permit every T, such that B + (W + E + δ) / T ≤ L + 1. E is how
+long a worker may keep permits that it took ahead; δ is the delay from the grant to the provider. Costs are whole
+numbers, and two calls exactly W apart are not in one window, so the + 1 is safe. T is in whole nanoseconds, rounded up.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -33,13 +39,9 @@ DELAY_SHARE = 10
 """The delay from the grant to the provider is assumed to be half a second, or a tenth of a short window."""
 
 UNITS_US = {
-    "millisecond": SECOND_US // 1_000,
-    "second": SECOND_US,
-    "minute": 60 * SECOND_US,
-    "hour": 3_600 * SECOND_US,
-    "day": 86_400 * SECOND_US,
-    "week": 7 * 86_400 * SECOND_US,
-}
+    "millisecond": SECOND_US // 1_000, "second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3_600 * SECOND_US,
+    "day": 86_400 * SECOND_US, "week": 7 * 86_400 * SECOND_US,
+}  # fmt: skip
 SHORT = {"ms": "millisecond", "s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour"}
 SHORT |= {"d": "day", "w": "week"} | {f"{unit}s": unit for unit in UNITS_US} | {"secs": "second", "mins": "minute"}
 THOUSANDS = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -47,9 +49,17 @@ RATE = re.compile(
     r"\s*(?P<count>\d[\d_,]{0,30})(?P<thousands>[kKmM]?)\s*(?:/|per)"
     r"\s*(?P<length>\d{1,15}(?:\.\d{1,15})?)?\s*(?P<unit>[a-z]+)\s*"
 )
+REQUESTS = "requests"
+"""The unit of a limit that counts calls."""
+UNIT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 TENANT_PREFIX = "tenant:"
 """The prefix of the limits that enforce the caps of tenants."""
-FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+RESERVED = {
+    TENANT_PREFIX: "the caps of tenants", "api:": "the service", "api-at-once:": "the service",
+    "api-work:": "the service", "api-work-at-once:": "the service",
+}  # fmt: skip
+"""The prefixes of limits that jobs cannot use, and what they are for."""
+RESERVED_PREFIXES = tuple(RESERVED)
 
 
 class Rate(Struct, frozen=True, order=True):
@@ -63,6 +73,13 @@ class Rate(Struct, frozen=True, order=True):
             if self.window_us == length_us:
                 return f"{self.count:,}/{unit}"
         return f"{self.count:,} per {self.window_us / SECOND_US:g} s"
+
+
+class StartLevel(StrEnum):
+    """The level of a bucket without state."""
+
+    EMPTY = "empty"
+    FULL = "full"
 
 
 class LimitDefinition(Struct, frozen=True, kw_only=True):
@@ -80,9 +97,20 @@ class LimitDefinition(Struct, frozen=True, kw_only=True):
     delay_us: int | None = None
     degraded_share: float = 0.0
     """The share of each count that is reserved for workers that cannot reach the limiter."""
+    start: StartLevel | None = None
+    """None: full if the limiter knows that nothing was used before, empty if it does not."""
     paused: bool = False
     """No permit is granted until the limit is resumed. Only operators pause; declarations of the code do not change
     it."""
+    unit: str = REQUESTS
+    """What the provider counts: requests, tokens, input_tokens …"""
+    breaker: int | None = None
+    """How many calls fail in a row before no call leaves for a while (`breaker.py`)."""
+
+    @property
+    def is_metered(self) -> bool:
+        """Whether what a call used is known only when it ends, so that the limit is logged and settled."""
+        return self.unit != REQUESTS
 
 
 class Limit:
@@ -94,42 +122,64 @@ class Limit:
     `concurrency`: how many calls may be in flight at once. `burst`: the share of the count that may be used at once
     after an idle time. `cost_max`: the highest cost of one call; `maps.cost(3)` is a call that costs 3. `lease`: how
     long workers may keep permits that they take ahead. `delay`: the assumed delay from the grant to the provider.
-    `degraded_share`: the share that workers may use while they cannot reach the limiter. A name with fields, such as
-    "maps:{tenant}", defines one limit per value.
+    `degraded_share`: the share that workers may use while they cannot reach the limiter. `start`: whether the limit
+    starts "empty" or "full"; without it, full in a new store, and empty in a limiter that may have lost its state. A
+    name with fields, such as "maps:{tenant}", defines one limit per value. `unit`: what the provider counts,
+    "requests" or for example "tokens"; rate limit headers about another unit do not change the limit. `breaker`: after
+    so many calls in a row that the provider did not answer, or answered with 5xx, no worker calls it for a while.
     """
 
     def __init__(
         self,
         name: str,
         *rates: str,
+        unit: str = REQUESTS,
         concurrency: int | None = None,
         burst: float = 0.05,
-        cost_max: int = 1,
+        cost_max: int | None = None,
         lease: Seconds | None = None,
         delay: Seconds | None = None,
         degraded_share: float = 0.0,
+        start: str | None = None,
+        breaker: int | None = None,
     ) -> None:
-        if str(name).startswith(TENANT_PREFIX):
+        if str(name).startswith(RESERVED_PREFIXES):
+            prefix = str(name).partition(":")[0] + ":"
             raise BadValue(
                 f"limit {name}",
-                "names that start with tenant: are reserved for the caps of tenants; choose one such as maps:{tenant}",
+                f"names that start with {prefix} are reserved for {RESERVED[prefix]}; "
+                "choose one such as maps:{tenant}",
             )
+        parsed = tuple(sorted(parse_rate(f"limit {name}", rate) for rate in rates))
         self.definition = check_limit(
             LimitDefinition(
                 name=name,
-                rates=tuple(sorted(parse_rate(f"limit {name}", rate) for rate in rates)),
+                rates=parsed,
                 concurrency=concurrency,
                 burst_share=burst,
-                cost_max=cost_max,
+                cost_max=default_cost_max(unit, parsed) if cost_max is None else cost_max,
                 lease_us=None if lease is None else duration_us_of(f"limit {name}: lease", lease, most=60),
                 delay_us=None if delay is None else duration_us_of(f"limit {name}: delay", delay, most=60),
                 degraded_share=degraded_share,
+                start=parse_start(f"limit {name}: start", start),
+                unit=unit,
+                breaker=breaker,
             )
         )
         self.name = name
 
-    def cost(self, cost: int) -> "LimitUse":
-        return LimitUse(self, check_int(f"limit {self.name}: cost", cost, 1, self.definition.cost_max))
+    def cost(self, cost: "int | Estimate", *, learn: bool = False) -> "LimitUse":
+        """What one call takes of this limit: a number, or a function of the job's arguments that returns it. In other
+        units than requests it is the estimate that `call.settle` corrects: state the most that a call can use. `learn`:
+        reserve what calls of this kind really use, at most this."""
+        if learn and not self.definition.is_metered:
+            raise BadValue(f"limit {self.name}: learn", "what a call uses is known only in other units than requests")
+        if callable(cost):
+            return LimitUse(self, 1, cost, learn)
+        field, most = f"limit {self.name}: cost", self.definition.cost_max
+        if isinstance(cost, int) and cost > most:
+            raise BadValue(field, f"is {cost:,}, and one call takes at most {most:,}; give the limit cost_max={cost}")
+        return LimitUse(self, check_int(field, cost, 1, most), learns=learn)
 
     def __repr__(self) -> str:
         return f"Limit({self.name!r}, {', '.join(repr(str(rate)) for rate in self.definition.rates)})"
@@ -140,6 +190,12 @@ class LimitUse(Struct, frozen=True):
 
     limit: Limit
     cost: int = 1
+    estimate: "Estimate | None" = None
+    """A function of the job's arguments. Lanes are rendered with `cost`, so that jobs with other weights share one."""
+    learns: bool = False
+
+
+Estimate = Callable[..., int | float]
 
 
 class PermitRequest(Struct, frozen=True, order=True):
@@ -165,6 +221,18 @@ def parse_rate(field: str, text: object) -> Rate:
     return Rate(window_us, count)
 
 
+def default_cost_max(unit: str, rates: Sequence[Rate]) -> int:
+    """A call that counts requests is one of them. Of another unit, a call may use whatever the limit allows."""
+    return 1 if unit == REQUESTS else min((rate.count for rate in rates), default=1)
+
+
+def parse_start(field: str, value: str | None) -> StartLevel | None:
+    try:
+        return None if value is None else StartLevel(value)
+    except ValueError as error:
+        raise BadValue(field, f"must be {' or '.join(StartLevel)} (is {value!r})") from error
+
+
 def check_limit(definition: LimitDefinition) -> LimitDefinition:
     """Refuse an invalid definition. The error names the field and the remedy."""
     field = f"limit {definition.name}"
@@ -179,12 +247,20 @@ def check_limit(definition: LimitDefinition) -> LimitDefinition:
     if definition.concurrency is not None:
         check_int(f"{field}: concurrency", definition.concurrency, 1, 1_000_000)
     check_int(f"{field}: cost_max", definition.cost_max, 1, COUNT_MAX)
+    if definition.breaker is not None:
+        check_int(f"{field}: breaker", definition.breaker, 1, 1_000)
     share = definition.burst_share
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise BadValue(f"{field}: burst", f"must be between 0 and 1, a share of the count (is {share!r})")
     for name, duration_us in (("lease", definition.lease_us), ("delay", definition.delay_us)):
         if duration_us is not None:
             check_int(f"{field}: {name} in microseconds", duration_us, 0, AHEAD_US_MAX)
+    if not isinstance(definition.unit, str) or UNIT.fullmatch(definition.unit) is None:
+        raise BadValue(
+            f"{field}: unit", f"must be a word such as requests, tokens or input_tokens (is {definition.unit!r})"
+        )
+    if definition.is_metered and (definition.concurrency is not None or not definition.rates):
+        raise BadValue(f"{field}: concurrency", f"counts calls and not {definition.unit}; give it a limit of its own")
     check_degraded_share(definition)
     for rate in definition.rates:
         if definition.cost_max > rate.count:
@@ -200,6 +276,8 @@ def check_degraded_share(definition: LimitDefinition) -> None:
         raise BadValue(
             field, "cannot be combined with concurrency, because calls in flight cannot be counted without the limiter"
         )
+    if share and definition.is_metered:
+        raise BadValue(field, f"cannot be combined with unit={definition.unit!r}, whose use is settled by the limiter")
     for rate in definition.rates if share else ():
         if fallback_rate(definition, rate).count < definition.cost_max:
             raise BadValue(
@@ -220,6 +298,8 @@ def fallback_rate(definition: LimitDefinition, rate: Rate) -> Rate:
 
 def permit_lease_us(definition: LimitDefinition) -> int:
     """How long permits may be kept before they are used. Zero: each call asks the limiter."""
+    if definition.is_metered:
+        return 0  # each call has a weight of its own
     if definition.lease_us is not None:
         return definition.lease_us
     shortest = min((rate.window_us for rate in definition.rates), default=0)
@@ -232,26 +312,88 @@ def wire_delay_us(definition: LimitDefinition, rate: Rate) -> int:
     return min(DELAY_US_MAX, rate.window_us // DELAY_SHARE)
 
 
-def template_fields(name: str) -> tuple[str, ...]:
-    """The fields of a name: "maps:{tenant}" has one, tenant."""
-    return tuple(FIELD.findall(name))
+BURST_MIN, SMALL_COUNT = 2, 10
+"""With a burst of 1, a call that comes slightly late wastes its permit, and a third of the rate is lost. Limits below
+SMALL_COUNT cannot afford a larger burst."""
+PERCENT_MIN = 10
+"""A throttled limit is slowed to this percentage at the least."""
+EXACT_MAX = 2**53
+"""Lua numbers are doubles, which are exact up to this value."""
+KNOWN_US = EXACT_MAX // 1_000
+"""The fence of a limiter that was never used lies this far back. No bucket takes longer to fill, so all of them are
+full."""
+CONCURRENCY_ONLY_US = 60 * SECOND_US
+"""How long the permits of a limit without rates are valid."""
 
 
-def fill_template(name: str, values: Mapping[str, Any]) -> str:
-    """Fill the fields of a name. The error names a missing value."""
-    for field in template_fields(name):
-        if values.get(field) is None:
-            raise BadValue(field, f"is required by the name {name!r}, but the job has no such argument")
-    return check_name("name", FIELD.sub(lambda found: str(values[found[1]]), name))
+class RateWindow(Struct, frozen=True):
+    """One rate of a limit as a bucket: `burst` permits, and one more every `permit_ns` nanoseconds."""
+
+    window_us: int
+    burst: int
+    permit_ns: int
 
 
-def matching_limit(name: str, limits: Iterable[str]) -> str | None:
-    """The limit of this name, or the one whose fields the name fills."""
-    known = list(limits)
-    if name in known:
-        return name
-    for limit in known:
-        parts = FIELD.split(limit)[::2]
-        if len(parts) > 1 and re.fullmatch(".+".join(map(re.escape, parts)), name):
-            return limit
-    return None
+class Sizing(Struct, frozen=True):
+    """A definition as the limiter uses it. The version grows with every change."""
+
+    windows: tuple[RateWindow, ...]
+    concurrency: int | None = None
+    lease_us: int = 0
+    """How long a permit is valid after its grant."""
+    version: int = 1
+    paused: bool = False
+    start: StartLevel | None = None
+    is_metered: bool = False
+    """Its windows are logged (`sliding_log.py`), and `burst` is the whole count."""
+    breaker: int | None = None
+
+    @property
+    def starts_empty(self) -> bool:
+        return self.start is StartLevel.EMPTY
+
+    @property
+    def starts_full(self) -> bool:
+        return self.start is StartLevel.FULL
+
+
+@lru_cache(maxsize=1_000)
+def size_limit(definition: LimitDefinition, version: int = 1) -> Sizing:
+    """Every call under a limit asks for it."""
+    windows = tuple(size_window(definition, shared_rate(definition, rate)) for rate in definition.rates)
+    life_us, is_metered = permit_life_us(definition), definition.is_metered
+    return Sizing(
+        windows, definition.concurrency, life_us, version, definition.paused, definition.start, is_metered,
+        definition.breaker,
+    )  # fmt: skip
+
+
+def permit_life_us(definition: LimitDefinition) -> int:
+    """The lease plus half of the delay; the other half is left for the network. What is reserved stays reserved until
+    the call ends."""
+    if definition.is_metered:
+        return CONCURRENCY_ONLY_US
+    delays_us = [wire_delay_us(definition, rate) for rate in definition.rates]
+    return permit_lease_us(definition) + min(delays_us) // 2 if delays_us else CONCURRENCY_ONLY_US
+
+
+def size_window(definition: LimitDefinition, rate: Rate) -> RateWindow:
+    if definition.is_metered:
+        return RateWindow(rate.window_us, rate.count, max(divide_up(rate.window_us * 1_000, rate.count), 1_000))
+    least = BURST_MIN if definition.burst_share and rate.count >= SMALL_COUNT else 1
+    burst = min(max(definition.cost_max, math.ceil(definition.burst_share * rate.count), least), rate.count)
+    span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
+    # Instants are whole microseconds. With a shorter interval a bucket would hold more than its burst.
+    permit_ns = max(divide_up(span_us * 1_000, rate.count - burst + 1), 1_000)
+    # When the limit is slowed, the interval is up to ten times as long.
+    if burst * permit_ns * (100 // PERCENT_MIN) >= EXACT_MAX:
+        raise BadValue(
+            f"limit {definition.name}",
+            f"{rate} with a burst of {burst:,} is too large to count exactly; use a shorter window or a smaller burst",
+        )
+    return RateWindow(rate.window_us, burst, permit_ns)
+
+
+def divide_up(number: int, by: int) -> int:
+    """Divide and round up."""
+    return -(-number // by)

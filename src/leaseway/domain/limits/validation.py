@@ -45,12 +45,23 @@ def check_in_flight(asks: Sequence[PermitRequest], holder: str, count: int, in_f
     check_int("in_flight_us", in_flight_us, 1, SPAN_US_MAX)
 
 
+def check_ended(asks: Sequence[PermitRequest], holder: str, count: int, used: Sequence[int]) -> None:
+    """With `used`, `count` may be 0: nothing is in flight any more, and only its use is reported."""
+    check_in_flight(asks, holder, max(count, 1) if used else count)
+    check_int("count", count, 0, COUNT_MAX)
+    if used and len(used) != len(asks):
+        raise BadValue("used", f"has {len(used)} amounts for {len(asks)} limits; give one for each")
+    for ask, amount in zip(asks, used, strict=False):
+        check_int(f"used: {ask.name}", amount, 0, COUNT_MAX)
+
+
 def check_notice(notice: Notice) -> None:
     for field, value, most in (
         ("generation", notice.generation, GENERATION_MAX),
         ("retry_after_us", notice.retry_after_us, SPAN_US_MAX),
         ("reset_us", notice.reset_us, SPAN_US_MAX),
         ("remaining", notice.remaining, COUNT_MAX),
+        ("circuit", notice.circuit, GENERATION_MAX),
     ):
         if value is not None:
             check_int(f"notice about {notice.name}: {field}", value, 0, most)

@@ -96,16 +96,17 @@ def profile_documents(records: Sequence[Record]) -> Profile:
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     step = max(len(records) // SAMPLE_MAX, 1)
     for record in records[::step][:SAMPLE_MAX]:
-        for path, kind in set(walk_paths(record, "", 0)):
+        for path, kind in dict.fromkeys(walk_paths(record, "", 0)):  # in the same order in every process
             if path in counts or len(counts) < PATHS_MAX:
                 counts[path][kind] += 1
     return {path: dict(kinds) for path, kinds in counts.items()}
 
 
 def walk_paths(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    kind = json_type(value)
     if path:
-        yield path, json_type(value)
-    if depth >= DEPTH_MAX:
+        yield path, kind
+    if depth >= DEPTH_MAX or kind in SCALARS:
         return
     if isinstance(value, Mapping):
         for name, below in value.items():
@@ -115,22 +116,16 @@ def walk_paths(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
             yield from walk_paths(item, f"{path}[*]", depth + 1)
 
 
+JSON_TYPES = {
+    type(None): "null", bool: "boolean", int: "integer", float: "number", str: "text", list: "list", dict: "object"
+}  # fmt: skip
+SCALARS = {"null", "boolean", "integer", "number", "text"}
+
+
 def json_type(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "text"
-        case list():
-            return "list"
-        case _:
-            return "object"
+    """The type of a subclass is that of its base."""
+    kind = JSON_TYPES.get(type(value))
+    return kind or next((JSON_TYPES[base] for base in type(value).__mro__ if base in JSON_TYPES), "object")
 
 
 def add_profiles(one: Profile, other: Profile) -> Profile:

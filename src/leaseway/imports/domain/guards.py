@@ -4,14 +4,18 @@
     repeated_page    the same ids as a recent page, or no ids and the same      park
                      next cursor
     stuck_cursor     the next cursor is not after this one                      park
-    order_violated   ids do not ascend as the source declares                   retry, then fail
-    empty_page       fewer records than requested do not prove the end          confirm
+    order_violated   ids do not ascend as the source declares                   retry, then fail; park if the first page
+                                                                                never ascends
+    empty_page       an empty page does not prove the end                       confirm
+    shifted          records moved while pages were read by position            the run is at best unverified
     truncated        a full page, and no way to request the next one            split or park
     filter_ignored   a record that does not belong to this shard                park before anything is written
     source_failed    the source cannot be read                                  park
     bad_rows         too many bad records, or a page without a single key       park
     heavy_page       the source cannot deliver a page of this size              halve the page size
-    wrong_body       not JSON, or not the declared shape                        retry, then fail
+    source_error     an error of the source (5xx)                               the same page once more
+    wrong_body       not JSON, or not the declared shape                        retry, then fail; park if every first
+                                                                                page is the same
     duplicate        a record that this shard contained before                  warn if there are many
     yield_collapse   far fewer rows than the last complete run had              the run is suspect
     throttled        the source asks for a longer wait than a handler allows    the job waits, no attempt is used
@@ -28,8 +32,8 @@ from typing import Any
 from msgspec import Struct
 
 from leaseway.imports.domain.page import Page, Record
+from leaseway.imports.domain.partition import Cursor, canonical
 from leaseway.imports.domain.run_state import ShardRow
-from leaseway.imports.domain.shard import Cursor, canonical
 
 RECENT_MAX = 8
 LIMIT_MIN = 50
@@ -106,7 +110,8 @@ def judge_page(page: Page, row: ShardRow, expected: Expectation) -> PageVerdict:
     ids = [expected.key(record) for record in page.records]
     if expected.is_ordered and (problem := find_disorder(ids, expected.cursor)) is not None:
         return RetryPage("order_violated", problem)
-    page_hash = hash_ids(ids or [canonical(page.next)])
+    passed = [] if expected.cursor is None or "pass" not in expected.cursor else [("pass", expected.cursor["pass"])]
+    page_hash = hash_ids([*(ids or [canonical(page.next)]), *passed])
     if ids and page_hash in row.recent:
         return ParkShard("repeated_page", f"the same {len(ids):,} records were returned again")
     if page.next is not None and page_hash in row.recent:
@@ -114,13 +119,20 @@ def judge_page(page: Page, row: ShardRow, expected: Expectation) -> PageVerdict:
             "repeated_page", f"an empty page has the same next cursor as a recent one: {canonical(page.next)}"
         )
     if page.next is not None and canonical(page.next) == canonical(expected.cursor or {}):
+        if page.is_empty:
+            # A feed of changes that has nothing new: the next cursor is the current one.
+            return ConfirmEnd(page_hash)
         return ParkShard("stuck_cursor", f"the next cursor is the current one: {canonical(page.next)}")
     if page.next is None:
         return judge_last_page(page, expected, page_hash)
     if page.is_end:
         return EndShard(page_hash)
-    if page.is_end is None and page.raw_count < expected.limit:
-        return EndShard(page_hash) if expected.short_page_is_end and page.raw_count else ConfirmEnd(page_hash)
+    is_short = page.is_end is None and page.raw_count < expected.limit
+    if is_short and expected.short_page_is_end and page.raw_count:
+        return EndShard(page_hash)
+    if is_short and page.is_empty:
+        return ConfirmEnd(page_hash)
+    # A short page is written like any other, and the next one is its confirmation.
     return check_ceilings(page, row, expected.ceilings, page_hash)
 
 

@@ -1,14 +1,20 @@
 """Paths into JSON documents: the small part of JSONPath that imports need.
 
-    $   $.name   $['any name']   $[0]   $.items[*]   and AddressInfo.Title for $.AddressInfo.Title
+    $   $.name   $['any name']   $[0]   $[-1]   $.items[*]   $.links[?rel=='next'].href   and Address.Title for
+    $.Address.Title
 
-A path is compiled once and used for every record. A missing value is `MISSING`, which is not null.
+A path is compiled once and used for every record. A missing value is `MISSING`, which is not null. `decode_body` reads
+the documents.
 """
 
+import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from leaseway.domain.errors import BadValue
 
@@ -24,12 +30,21 @@ MISSING: Final = Missing.MISSING
 EVERY: Final = None
 """The step `[*]`."""
 
-Step = str | int | None
+
+class FirstWhere(NamedTuple):
+    """The step `[?name=='value']`: the first item of a list whose field has this value."""
+
+    name: str
+    value: str
+
+
+Step = str | int | FirstWhere | None
 
 DOT_NAME = re.compile(r"\.([^\W\d][\w-]*)")
 FIRST_NAME = re.compile(r"[^\W\d][\w-]*")
 QUOTED = re.compile(r"\[\s*(?:'([^'\\]+)'|\"([^\"\\]+)\")\s*\]")
-INDEX = re.compile(r"\[\s*(\d{1,9})\s*\]")
+INDEX = re.compile(r"\[\s*(-?\d{1,9})\s*\]")
+WHERE = re.compile(r"""\[\s*\?\s*\(?\s*(?:@\.)?([^\W\d][\w-]*)\s*==\s*(?:'([^'\\]*)'|"([^"\\]*)")\s*\)?\s*\]""")
 STAR = re.compile(r"\[\s*\*\s*\]|\.\*")
 
 
@@ -94,6 +109,8 @@ def parse_step(field: str, text: str, at: int) -> tuple[Step, int]:
         return found[1] or found[2], found.end()
     if (found := INDEX.match(text, at)) is not None:
         return int(found[1]), found.end()
+    if (found := WHERE.match(text, at)) is not None:
+        return FirstWhere(found[1], found[2] or found[3] or ""), found.end()
     raise path_error(field, text, at)
 
 
@@ -102,9 +119,9 @@ def path_error(field: str, text: str, at: int) -> BadValue:
     if rest.startswith(".."):
         problem = "'..' is not supported; write the whole path"
     elif rest.startswith("[?") or rest.startswith("[("):
-        problem = "filters and expressions are not supported"
-    elif re.match(r"\[\s*-", rest) or re.match(r"\[[^\]]*:", rest):
-        problem = "negative indexes and slices are not supported; write [0] or [*]"
+        problem = "the only filter is [?name=='value']"
+    elif re.match(r"\[[^\]]*:", rest):
+        problem = "slices are not supported; write [0], [-1] or [*]"
     elif rest == ".":
         problem = "a name must follow the dot"
     else:
@@ -117,6 +134,8 @@ def render_step(step: Step) -> str:
         return "[*]"
     if isinstance(step, int):
         return f"[{step}]"
+    if isinstance(step, FirstWhere):
+        return f"[?{step.name}=='{step.value}']"
     if FIRST_NAME.fullmatch(step):
         return f".{step}"
     quote = '"' if "'" in step else "'"
@@ -139,10 +158,14 @@ def select_children(value: Any, step: Step) -> list[Any]:
     return [] if found is MISSING else [found]
 
 
-def select_child(value: Any, step: str | int) -> Any:
+def select_child(value: Any, step: str | int | FirstWhere) -> Any:
     if isinstance(step, str):
         return value.get(step, MISSING) if isinstance(value, dict) else MISSING
-    return value[step] if isinstance(value, list) and step < len(value) else MISSING
+    if not isinstance(value, list):
+        return MISSING
+    if isinstance(step, int):
+        return value[step] if -len(value) <= step < len(value) else MISSING
+    return next((each for each in value if isinstance(each, dict) and each.get(step.name) == step.value), MISSING)
 
 
 def compile_getter(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
@@ -173,3 +196,36 @@ def compile_getter(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
         return document
 
     return follow
+
+
+# -- the body of a reply ---------------------------------------------------------------------------------------------
+
+BOM = b"\xef\xbb\xbf"
+
+
+class NotANumber:
+    """A constant or a number that JSON cannot represent. No encoder accepts it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def decode_body(content: bytes) -> Any:
+    """JSON, read as tolerantly as it is safe. Many servers write NaN and Infinity, which JSON does not have. Outside
+    the records such a value does no harm. A record that contains one cannot be encoded again, so it becomes a bad row,
+    and the other records of the page are kept.
+    """
+    try:
+        return msgspec.json.decode(content.removeprefix(BOM))
+    except ValueError:
+        # Slower, but it accepts lone surrogates and constants: one record must not fail the whole page.
+        return json.loads(content.removeprefix(BOM), parse_constant=NotANumber, parse_float=parse_float)
+
+
+def parse_float(text: str) -> Any:
+    """1e999 would become infinite, and be stored as null."""
+    value = float(text)
+    return value if math.isfinite(value) else NotANumber(text)

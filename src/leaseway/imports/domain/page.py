@@ -9,7 +9,7 @@ from msgspec import Struct
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.jsonpath import MISSING, parse_path
-from leaseway.imports.domain.shard import Cursor
+from leaseway.imports.domain.partition import Cursor
 
 NAMES_SHOWN_MAX = 8
 
@@ -22,12 +22,20 @@ class Page(Struct, frozen=True, kw_only=True):
     """The records that belong to the shard."""
     raw_count: int
     """The number of records received, before filtering. Decides whether a page is short."""
+    skipped: int = 0
+    """How many of them were read before: pages that start early."""
+    is_shifted: bool = False
+    """The records have moved since the last page, and some may have moved past it unseen."""
     next: Cursor | None
     """None if the source reports no next page."""
     is_end: bool | None = None
     """True if the source says so. None if it does not say; then a short page has to be confirmed."""
     server_time: Instant | None = None
     size_bytes: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.raw_count <= self.skipped
 
     @classmethod
     def keyset(cls, records: Sequence[Record], *, key: str, limit: int | None = None) -> "Page":

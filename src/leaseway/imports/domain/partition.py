@@ -1,18 +1,53 @@
-"""Divide a source into shards with disjoint predicates.
+"""Shards, and how a source is divided into them with disjoint predicates.
 
-Every record belongs to exactly one shard of a plan, and the same plan has the same keys every time. A partition that
-the source cannot express is refused before the first request. `splitting.py` divides a shard during a run.
+Every record belongs to exactly one shard of a plan. A shard's key is derived from its predicate alone, so the same plan
+always has the same shards and an interrupted run finds its place. A partition that the source cannot express is refused
+before the first request. `splitting.py` divides a shard during a run.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.domain.validators import EPOCH, MICROSECOND
-from leaseway.imports.domain.boxes import Box, grid_cells, parse_box, quadrants, split_wide_box
-from leaseway.imports.domain.shard import Predicate, Shard, make_shard
+from leaseway.imports.domain.boxes import Box, area_boxes, grid_cells, parse_box, quadrants
+
+Predicate = Mapping[str, Any]
+"""The condition that every record of a shard meets, by filter name: {"id": [0, 20000]}, {"country": ["ES"]}, {"window":
+["2026-04-01T00:00Z", "2026-05-01T00:00Z"]}, {"box": [40.0, -4.0, 41.0, -3.0]}. Ranges are half-open; None is an open
+end.
+"""
+
+Cursor = Mapping[str, Any]
+"""Which page comes next, in the source's terms: {"after": 311592}, {"offset": 2000}, {"next": "https://…"}."""
+
+
+class Shard(Struct, frozen=True):
+    key: str
+    label: str
+    predicate: Predicate
+    estimated_rows: int | None = None
+    depth: int = 0
+    """How many splits led to this shard."""
+
+
+def canonical(value: Any) -> str:
+    """Canonical JSON: sorted keys, no spaces. Equal values have equal texts."""
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def make_shard(
+    source: str, label: str, predicate: Predicate, estimated_rows: int | None = None, depth: int = 0
+) -> Shard:
+    digest = hashlib.sha256(canonical(predicate).encode()).hexdigest()[:12]
+    return Shard(f"{source}/{label}/{digest}", label, predicate, estimated_rows, depth)
+
 
 SHARDS_MAX = 100_000
 """More shards indicate a mistake in a step or size."""
@@ -154,7 +189,7 @@ def parse_instant(text: str) -> Instant:
 def quadtree_shards(source: str, area: Sequence[float], count: Callable[[Box], int], rows_max: int) -> list[Shard]:
     """A quadtree: every box in which `count` finds more than `rows_max` is split in four."""
     found: list[tuple[Box, int]] = []
-    waiting = [(part, 0) for part in reversed(split_wide_box(parse_box("resource.partition.area", area)))]
+    waiting = [(part, 0) for part in reversed(area_boxes(parse_box("resource.partition.area", area)))]
     while waiting:  # bounded by DEPTH_MAX and SHARDS_MAX
         box, depth = waiting.pop()
         rows = count(box)
@@ -169,8 +204,8 @@ def grid_shards(source: str, area: Sequence[float], degrees: float) -> list[Shar
     check_grid(area, degrees)
     found = [
         cell
-        for part in split_wide_box(parse_box("resource.partition.area", area))
-        for cell in grid_cells(part, degrees)
+        for part in area_boxes(parse_box("resource.partition.area", area))
+        for cell in ([part] if part[1] == part[3] else grid_cells(part, degrees))
     ]
     return [box_shard(source, cell) for cell in found]
 

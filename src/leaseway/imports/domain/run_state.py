@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.domain.partition import Cursor, Shard
 
 
 class ShardState(StrEnum):
@@ -71,9 +71,17 @@ class RunState(StrEnum):
     PARTIAL = "partial"
     FAILED = "failed"
     SUSPECT = "suspect"
+    UNVERIFIED = "unverified"
+    """Complete as far as this paging can tell: records may have moved past a page unseen."""
 
 
-EXIT_CODES = {RunState.COMPLETE: 0, RunState.PARTIAL: 1, RunState.FAILED: 2, RunState.SUSPECT: 3}
+EXIT_CODES = {
+    RunState.COMPLETE: 0,
+    RunState.PARTIAL: 1,
+    RunState.FAILED: 2,
+    RunState.SUSPECT: 3,
+    RunState.UNVERIFIED: 4,
+}
 
 
 class RunRow(Struct, frozen=True, kw_only=True):

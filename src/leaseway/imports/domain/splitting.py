@@ -10,15 +10,18 @@ from typing import Any
 from leaseway.imports.domain.boxes import quadrants
 from leaseway.imports.domain.partition import (
     DEPTH_MAX,
+    Cursor,
     PartitionSupport,
+    Predicate,
+    Shard,
     box_label,
     country_label,
     format_instant,
     id_label,
+    make_shard,
     parse_instant,
     window_label,
 )
-from leaseway.imports.domain.shard import Cursor, Predicate, Shard, make_shard
 
 IDLE = "idle"
 """The reason for splitting a healthy shard: other workers are idle."""

@@ -17,18 +17,23 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from leaseway.domain.errors import NoSuchJob, TransientError
-from leaseway.imports.assembly import ImportParts
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import make_shard
-from leaseway.imports.shard_job.import_shard import BudgetedHttp
+from leaseway.imports.run.assembly import ImportParts
+from leaseway.imports.run.import_shard import BudgetedHttp
 from leaseway.imports.sources.port import RequestClient
-from leaseway.imports.spec.model import GuardSettings, SweepSettings
+from leaseway.imports.spec.model import GuardSettings, PageNumberPaging, PagingSpec, SweepSettings
 from leaseway.ports.clock import Clock
 
 ROWS_COMPARED_MIN = 100
 """Smaller shards can lose half of their rows at any time."""
 DELETED = "deleted"
 """The predicate of the feed of deleted records, which do not count as yield."""
+
+
+PAGES_OF_ONE = 2
+"""A shard with one page of records has a second, empty one."""
+OTHER_PAGING = "run the import again, use keyset paging if the source supports it"
 
 
 class RunVerdict(NamedTuple):
@@ -87,6 +92,22 @@ def find_yield_collapse(
             problem = f"shard {key} has {rows[key]:,} rows, and had {count:,} in the last complete full run"
             return RunVerdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "yield_collapse")
     return None
+
+
+def find_unproved(page: PagingSpec, shards: Sequence[ShardRow]) -> RunVerdict | None:
+    """A verdict if records may have moved past a page unseen. Returns None if the paging proves that none did."""
+    if moved := sum(row.guards.get("shifted", 0) for row in shards):
+        problem = f"records moved {moved:,} times while they were read by position, and some may be missing"
+        return RunVerdict(RunState.UNVERIFIED, f"{problem}; {OTHER_PAGING}", "shifted")
+    if not isinstance(page, PageNumberPaging) or page.is_stable:
+        return None
+    paged = [row for row in shards if row.rows + row.quarantined > page.limit or row.pages > PAGES_OF_ONE]
+    if not paged:
+        return None
+    problem = "page numbers cannot show whether records moved between two pages"
+    return RunVerdict(
+        RunState.UNVERIFIED, f"{problem}; {OTHER_PAGING}, or set resource.page.is_stable if they never do"
+    )
 
 
 def rows_by_planned_shard(shards: Sequence[ShardRow]) -> dict[str, int]:
@@ -234,14 +255,14 @@ async def finish_run(parts: ImportParts, run: str, client: ConfirmClient | None 
 async def judge_run(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow]) -> RunVerdict:
     """From the states of the shards, and from the number of rows compared with the last full run."""
     verdict = judge_shards(row, shards)
-    if verdict.state is not RunState.COMPLETE or row.mode is not RunMode.FULL:
+    if verdict.state is not RunState.COMPLETE:
         return verdict
-    before = await last_full_before(parts, row)
-    if before is None:
-        return verdict
-    return (
-        find_yield_collapse(shards, await parts.sink.shards.find_all(before.id), parts.spec.resource.guards) or verdict
-    )
+    if row.mode is RunMode.FULL and (before := await last_full_before(parts, row)) is not None:
+        rows_before = await parts.sink.shards.find_all(before.id)
+        collapse = find_yield_collapse(shards, rows_before, parts.spec.resource.guards)
+        if collapse is not None:
+            return collapse
+    return find_unproved(parts.spec.resource.page, shards) or verdict
 
 
 async def last_full_before(parts: ImportParts, row: RunRow) -> RunRow | None:

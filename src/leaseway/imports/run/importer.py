@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.assembly import ImportParts, assemble_importer
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.plan.plan import Plan, make_plan
+from leaseway.imports.run.assembly import ImportParts, assemble_importer
 from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.plan import Plan, make_plan
 from leaseway.imports.run.shard_jobs import ImportHost, ImportJobs, register_jobs
 from leaseway.imports.run.start import NewRun, find_run, resume, start
 from leaseway.imports.spec.importer_options import DeclaredImporter
-from leaseway.worker.loop import WorkerSummary
+from leaseway.worker.environment import WorkerSummary
 
 T = TypeVar("T")
 

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from leaseway.domain.errors import BadValue, KeyConflict, NoSuchJob, UsageError
 from leaseway.domain.ids import Instant
-from leaseway.imports.assembly import ImportParts
+from leaseway.imports.domain.partition import Shard
 from leaseway.imports.domain.run_state import RunMode, RunRow
-from leaseway.imports.domain.shard import Shard
-from leaseway.imports.plan.plan import Plan, make_plan
+from leaseway.imports.run.assembly import ImportParts
 from leaseway.imports.run.finish_run import SWEEPS
+from leaseway.imports.run.page_writes import OVERWRITES
+from leaseway.imports.run.plan import Plan, make_plan
 from leaseway.imports.run.shard_jobs import ImportJobs, submit_open_shards
 from leaseway.imports.sinks.port import Sink
 from leaseway.system import wall_clock_us
@@ -37,6 +38,8 @@ class NewRun(NamedTuple):
     """The budget of requests. None: the budget of the spec."""
     concurrency: int = 0
     """How many shards all workers process at once; large shards are split while fewer are left. 0: unknown."""
+    overwrites_stale: bool = False
+    """Whether records replace rows with a newer stamp, after the source was set back."""
 
 
 async def start(parts: ImportParts, jobs: ImportJobs, new: NewRun, probe_seconds_max: float | None = None) -> RunRow:
@@ -49,7 +52,10 @@ async def start(parts: ImportParts, jobs: ImportJobs, new: NewRun, probe_seconds
     if await parts.sink.runs.find(name) is not None:
         raise UsageError(f"run: {name} exists already; resume it, or choose another name")
     plan = await make_plan(parts, new.mode, probe_seconds_max)
-    return await start_planned(parts, jobs, name, plan, now, concurrency=new.concurrency, requests_max=new.requests_max)
+    return await start_planned(
+        parts, jobs, name, plan, now, concurrency=new.concurrency, requests_max=new.requests_max,
+        overwrites_stale=new.overwrites_stale,
+    )  # fmt: skip
 
 
 async def start_planned(
@@ -61,6 +67,7 @@ async def start_planned(
     *,
     concurrency: int = 0,
     requests_max: int | None = None,
+    overwrites_stale: bool = False,
 ) -> RunRow:
     """Store a planned run and submit its shard jobs. Repeating the call changes nothing."""
     check_run_name(run)
@@ -77,7 +84,10 @@ async def start_planned(
         concurrency=concurrency,
         id_max=whole.id_max,
         requests_max=requests_max if requests_max is not None or budget is None else budget.requests_max,
-        notes={SWEEPS: True} if parts.task.sweeps and whole.mode is RunMode.FULL else {},
+        notes={
+            **({SWEEPS: True} if parts.task.sweeps and whole.mode is RunMode.FULL else {}),
+            **({OVERWRITES: True} if overwrites_stale else {}),
+        },
     )
     row = await parts.sink.runs.start(new, whole.shards)
     await submit_open_shards(parts, jobs, run)

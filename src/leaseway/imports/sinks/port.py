@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow, Row, WriteCounts
+from leaseway.imports.domain.partition import Cursor, Shard
 from leaseway.imports.domain.run_state import Profile, RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Shard
 from leaseway.imports.sinks.row_map import RowMapPage, RowPosition
 
 
@@ -46,6 +46,8 @@ class PageWrite(Struct, frozen=True, kw_only=True):
     """The profile of a sample of the page's documents, added to the shard's profile."""
     remembers: bool = False
     """Whether to store the ids of the rows as seen, for a sweep."""
+    overwrites: bool = False
+    """Whether a row replaces a newer one, because the source was set back."""
 
 
 class Sweep(Struct, frozen=True):
@@ -118,8 +120,16 @@ class ShardStore(Protocol):
         """
         ...
 
-    async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
-        """Add guard reactions that belong to no page, and store why an attempt failed.
+    async def note(
+        self,
+        run: str,
+        shard: str,
+        fence: int,
+        guards: Mapping[str, int],
+        why: str | None = None,
+        requests: int = 0,
+    ) -> bool:
+        """Add guard reactions and requests that belong to no page, and store why an attempt failed.
 
         Returns False, and writes nothing, if a worker with a larger fence has the shard or the shard has ended.
         """

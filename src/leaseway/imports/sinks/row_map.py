@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from leaseway.imports.domain.jsonpath import EVERY, parse_path
+from leaseway.imports.domain.jsonpath import parse_path
 from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks.columns import quote_name
 from leaseway.imports.spec.model import ColumnSpec, Resource
@@ -79,7 +79,7 @@ def find_column(columns: Mapping[str, ColumnSpec], path: str | None, names: tupl
 def path_steps(path: str) -> Steps | None:
     """None if the path leads to many values."""
     steps = parse_path("path", path).steps
-    known = tuple(step for step in steps if step is not EVERY)
+    known = tuple(step for step in steps if isinstance(step, str) or (isinstance(step, int) and step >= 0))
     return known if len(known) == len(steps) else None
 
 

@@ -14,8 +14,8 @@ import msgspec
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow
+from leaseway.imports.domain.partition import Shard, canonical
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import Shard, canonical
 from leaseway.imports.sinks.port import Sweep
 from leaseway.imports.sinks.row_encoding import is_storable_id, replace_nul
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow, WriteCounts
+from leaseway.imports.domain.partition import Shard, canonical
 from leaseway.imports.domain.run_state import Profile, ShardRow, ShardState
-from leaseway.imports.domain.shard import Shard, canonical
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, is_storable_id, replace_surrogates
 
@@ -101,12 +101,18 @@ def apply_page(row: ShardRow, page: PageWrite, written: WriteCounts, now: Instan
     )
 
 
-def note_shard(row: ShardRow, fence: int, guards: Mapping[str, int], why: str | None) -> ShardRow | None:
+def note_shard(
+    row: ShardRow, fence: int, guards: Mapping[str, int], why: str | None, requests: int = 0
+) -> ShardRow | None:
     """None if a later worker has the shard, or if it has ended."""
     if fence < row.fence or row.state not in OPEN:
         return None
     return replace(
-        row, fence=fence, guards=dict(Counter(row.guards) + Counter(guards)), why=row.why if why is None else why
+        row,
+        fence=fence,
+        guards=dict(Counter(row.guards) + Counter(guards)),
+        why=row.why if why is None else why,
+        requests=row.requests + requests,
     )
 
 
@@ -144,16 +150,25 @@ class PageChanges(NamedTuple):
     counts: WriteCounts
 
 
-def classify_rows(lines: Sequence[Line], known: Mapping[str, StoredRowState], quarantined: int) -> PageChanges:
-    """Older rows never replace newer ones. Equal rows are not written again, unless only one of them is deleted."""
+def classify_rows(
+    lines: Sequence[Line], known: Mapping[str, StoredRowState], quarantined: int, overwrites: bool = False
+) -> PageChanges:
+    """Older rows never replace newer ones, unless the run overwrites them. Equal rows are not written again."""
     new, changed, stale = [], [], 0
     for line in lines:
         stored = known.get(line[0])
         if stored is None:
             new.append(line)
-        elif line[1] < stored.stamp:
+        elif line[1] < stored.stamp and not overwrites:
             stale += 1
-        elif line[2] != stored.content_hash or line[IS_DELETED] != stored.is_deleted:
+        elif line[IS_DELETED] != stored.is_deleted or is_other_version(line, stored):
             changed.append(line)
     unchanged = len(lines) - len(new) - len(changed) - stale
     return PageChanges(new, changed, WriteCounts(len(new), len(changed), unchanged, stale, quarantined))
+
+
+def is_other_version(line: Line, stored: StoredRowState) -> bool:
+    """The content of a tombstone is not the content of the row, so tombstones are compared by their stamps: a page that
+    was read before the later one must not restore the row."""
+    stamp, content_hash = line[1:3]
+    return bool(stamp != stored.stamp if stored.is_deleted else content_hash != stored.content_hash)

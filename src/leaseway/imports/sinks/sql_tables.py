@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow, Row, WriteCounts
+from leaseway.imports.domain.partition import Shard
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
-from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.port import Changes, PageWrite, Sweep
-from leaseway.imports.sinks.row_encoding import Line, replace_nul
+from leaseway.imports.sinks.row_encoding import Line, PageEncoder, replace_nul
 from leaseway.imports.sinks.run_tables import Values
 from leaseway.imports.sinks.shard_transitions import apply_page, new_shard_row
 
@@ -48,6 +47,7 @@ class MergeRows(NamedTuple):
     lines: Sequence[Line]
     now: Instant
     quarantined: int
+    overwrites: bool = False
 
 
 class DeleteRows(NamedTuple):
@@ -60,6 +60,8 @@ class DeleteRows(NamedTuple):
     reason: str
 
 
+AWAIT_REPLICATION = Execute("await_replication", {})
+"""The last step of a call that finds its work done. All other calls write or lock a row, and their commits wait."""
 Step = Execute | ExecuteMany | MergeRows | DeleteRows
 Steps = Generator[Step, Any, T]
 Verb = Callable[[], Steps[T]]
@@ -165,9 +167,17 @@ class SqlShards(SqlTable):
 
         return await self._database.transact(partial(self._change, run, shard, change), is_durable=False)
 
-    async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
+    async def note(
+        self,
+        run: str,
+        shard: str,
+        fence: int,
+        guards: Mapping[str, int],
+        why: str | None = None,
+        requests: int = 0,
+    ) -> bool:
         def change(row: ShardRow, now: Instant) -> ShardRow | None:
-            return shard_transitions.note_shard(row, fence, guards, why)
+            return shard_transitions.note_shard(row, fence, guards, why, requests)
 
         found = await self._database.transact(partial(self._change, run, shard, change), is_durable=False)
         return found is not None
@@ -195,7 +205,7 @@ class SqlShards(SqlTable):
             shard, source, now = run_tables.decode_shard(line), run_tables.shard_source(line), self._database.now(line)
             if not shard_transitions.accepts_page(shard, page):
                 return None
-            counts: WriteCounts = yield MergeRows(page.run, source, lines, now, len(bad))
+            counts: WriteCounts = yield MergeRows(page.run, source, lines, now, len(bad), page.overwrites)
             quarantined = [run_tables.bad_row_values(page.run, page.shard, shard.pages, row, now) for row in bad]
             yield ExecuteMany("bad_add", quarantined)
             if page.remembers:
@@ -232,6 +242,7 @@ class SqlQuarantine(SqlTable):
         for line in (yield Execute("bad_remove", {"number": number})):
             yield MergeRows(line[0], line[1], lines, self._database.now(line), 0)
             return True
+        yield AWAIT_REPLICATION
         return False
 
 
@@ -260,7 +271,11 @@ class SqlSweeps(SqlTable):
 
     async def mark_present(self, source: str, ids: Sequence[str]) -> None:
         known = self._database.id_list(run_tables.storable_ids(ids))
-        await self._database.call("absent_remove", {"source": source, "ids": known})
+        await self._database.transact(partial(self._mark_present, {"source": source, "ids": known}))
+
+    def _mark_present(self, values: Values) -> Steps[None]:
+        if not (yield Execute("absent_remove", values)):
+            yield AWAIT_REPLICATION
 
     async def delete(self, run: str, ids: Sequence[str], reason: str) -> int:
         known, text = run_tables.storable_ids(ids), replace_nul(reason)

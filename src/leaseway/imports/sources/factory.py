@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.page import Record
-from leaseway.imports.domain.shard import Shard
+from leaseway.imports.domain.partition import Shard
+from leaseway.imports.sources.credentials import read_secret
 from leaseway.imports.sources.files import FileSource
-from leaseway.imports.sources.http_json import JsonSource, read_secret
+from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.ocm import USER_AGENT, OpenChargeMap
 from leaseway.imports.sources.port import RequestClient, Source, SourceProbe
 from leaseway.imports.spec.model import Spec
@@ -48,7 +49,7 @@ def source_limit(spec: Spec) -> Limit | None:
     source = spec.source
     if not source.limits and source.concurrency is None:
         return None
-    return Limit(source.name, *source.limits, concurrency=source.concurrency)
+    return Limit(source.limit_name or source.name, *source.limits, concurrency=source.concurrency)
 
 
 class OcmSource(OpenChargeMap):

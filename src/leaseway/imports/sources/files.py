@@ -16,7 +16,7 @@ import msgspec
 from leaseway.domain.errors import BadValue, TerminalError, UsageError
 from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.page import Page, Record
-from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.domain.partition import Cursor, Shard
 from leaseway.imports.sources.port import RequestClient, SourceCapabilities, SourceProbe
 from leaseway.imports.spec.model import Spec
 

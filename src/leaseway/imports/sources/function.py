@@ -13,13 +13,14 @@ import msgspec
 from msgspec.structs import replace
 
 from leaseway.domain.errors import LeasewayError, UsageError
+from leaseway.domain.http import HttpStatusError
 from leaseway.domain.limits.limit import Limit
 from leaseway.domain.outcome import Fail, Snooze
 from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.page import Page, Record
-from leaseway.imports.domain.shard import Cursor, Predicate, Shard, canonical
+from leaseway.imports.domain.partition import Cursor, Predicate, Shard, canonical
 from leaseway.imports.sources.factory import source_limit
-from leaseway.imports.sources.paging import KeysetPager, PageQuery, PageReply, are_ascending
+from leaseway.imports.sources.paging import KeysetPager, are_ascending
 from leaseway.imports.sources.port import (
     BadReply,
     HeavyPage,
@@ -28,8 +29,9 @@ from leaseway.imports.sources.port import (
     SourceProbe,
     SourceRefused,
 )
+from leaseway.imports.sources.positional_paging import PageQuery, PageReply
 from leaseway.imports.sources.predicates import DELETED, PredicateFilters, RecordTest
-from leaseway.imports.sources.status_mapping import REFUSING, body_sample, check_status, timeout_errors
+from leaseway.imports.sources.status_mapping import REFUSING, body_sample, check_status
 from leaseway.imports.spec.importer_options import (
     BadPage,
     PageFunction,
@@ -124,10 +126,13 @@ class FunctionSource:
         given = {name: value for name, value in arguments.items() if name in self._given}
         try:
             return await self._call(self._function, given, http if "http" in self._given else None)
+        except TimeoutError as error:
+            raise HeavyPage(f"{self._where} takes too long") from error
+        except HttpStatusError as error:
+            self._check_reply(error.reply, error)
+            raise
         except (LeasewayError, Fail, Snooze):
             raise
-        except timeout_errors() as error:
-            raise HeavyPage(f"{self._where} takes too long") from error
         except MISTAKES as error:
             what = f"{describe_error(error)}{error_line(error, self._function)}"
             raise BadPage(f"{self._where} raised {what}; it must return {EXPECTED}") from error
@@ -136,12 +141,11 @@ class FunctionSource:
                 f"{self._where} raised {describe_error(error)}{error_line(error, self._function)}"
             ) from error
         except Exception as error:
-            self._check_reply(error)
+            self._check_reply(getattr(error, "response", None), error)
             raise
 
-    def _check_reply(self, error: Exception) -> None:
+    def _check_reply(self, reply: Any, error: Exception) -> None:
         """An HTTP client's error with a reply means what its status means."""
-        reply = getattr(error, "response", None)
         status = getattr(reply, "status_code", None)
         if not isinstance(status, int):
             return

@@ -3,35 +3,40 @@
 shard, cursor ─► one GET ─► status ─► JSON ─► records ─► those of the shard, and the next cursor
 """
 
-import json
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import urlencode
 
-import msgspec
-
-from leaseway.domain.errors import BadValue, TerminalError, UsageError
+from leaseway.domain.errors import BadValue, TerminalError
+from leaseway.domain.http import HttpReply
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.limit import Limit
 from leaseway.domain.limits.rate_limit_headers import TooLarge, parse_date_us
-from leaseway.imports.domain.jsonpath import MISSING, JsonPath, parse_path
+from leaseway.imports.domain.jsonpath import MISSING, JsonPath, decode_body, parse_path
 from leaseway.imports.domain.page import Page, Record
-from leaseway.imports.domain.shard import Cursor, Shard
-from leaseway.imports.sources.paging import (
-    KeysetPager,
-    NextPage,
-    PageQuery,
-    PageReply,
-    are_ascending,
-    limit_param,
-    make_pager,
-)
+from leaseway.imports.domain.partition import Cursor, Shard
+from leaseway.imports.sources.credentials import Credentials
+from leaseway.imports.sources.paging import KeysetPager, are_ascending, make_pager
 from leaseway.imports.sources.port import BadReply, HeavyPage, RequestClient, SourceCapabilities, SourceProbe
+from leaseway.imports.sources.positional_paging import NextPage, PageQuery, PageReply, limit_param, read_count
 from leaseway.imports.sources.predicates import DELETED, PredicateFilters, RecordTest
-from leaseway.imports.sources.status_mapping import WrongBody, body_sample, check_status, timeout_errors
-from leaseway.imports.spec.model import Filter, IdRange, Resource, Spec
+from leaseway.imports.sources.status_mapping import (
+    EndOfSource,
+    NoSuchPage,
+    UnusableRequest,
+    WrongBody,
+    act_on_status,
+    body_sample,
+    check_status,
+)
+from leaseway.imports.spec.model import Filter, IdRange, OffsetPaging, PageNumberPaging, Resource, Spec
 
 VALUES_MAX = 10_000
+UNAUTHORIZED = 401
+BODY_PATH = "$."
+ACCEPT = "application/json, */*;q=0.5"
+"""JSON, also where its media type has another name, such as application/vnd.api+json."""
 
 Bodies = Mapping[str, Any]
 """Replies by path."""
@@ -100,20 +105,6 @@ def read_filter_counts(place: str, filter_: Filter, bodies: Bodies) -> dict[str,
     return {str(value): count for value, count in zip(values, counts, strict=True)}
 
 
-BOM = b"\xef\xbb\xbf"
-
-
-class HttpReply(Protocol):
-    """The part of a reply that is used."""
-
-    @property
-    def status_code(self) -> int: ...
-    @property
-    def content(self) -> bytes: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-
 class JsonSource:
     """The resource of one spec. `environ` contains the secret that the spec names."""
 
@@ -123,13 +114,14 @@ class JsonSource:
         self.name = spec.source.name
         self._spec, self._resource = spec, spec.resource
         self._base = spec.source.base_url.rstrip("/")
-        self._secret = read_secret(spec, environ)
-        self._auth_param = spec.source.auth.param if spec.source.auth is not None else None
-        self._headers = {"Accept": "application/json", **spec.source.headers, **self._auth_headers()}
+        self._credentials = Credentials(spec, environ)
+        self._redactor = self._credentials.redactor
+        self.share_tokens = self._credentials.share_tokens
+        self._headers = {"Accept": ACCEPT, **spec.source.headers}
         self._records = parse_path("records", self._resource.records)
         self._key = parse_path("key", self._resource.key).first
         self._narrowing = PredicateFilters(self._resource)
-        self._pager = make_pager(self._resource, self._auth_param)
+        self._pager = make_pager(self._resource, self._credentials.param, spec.source.trusted)
         deletes = self._resource.deletes
         self._flag_params = None if deletes is None or deletes.flag is None else deletes.flag.params
         self._confirm = None if deletes is None or deletes.sweep is None else deletes.sweep.confirm
@@ -168,7 +160,7 @@ class JsonSource:
         source = self._spec.source
         if not source.limits and source.concurrency is None:
             return None
-        return Limit(source.name, *source.limits, concurrency=source.concurrency)
+        return Limit(source.limit_name or source.name, *source.limits, concurrency=source.concurrency)
 
     def record_key(self, record: Record) -> Any:
         """The id of a record as in cursors, or None."""
@@ -195,16 +187,31 @@ class JsonSource:
         }
         if cursor is not None and "next" in cursor:
             url, params = str(cursor["next"]), {}
-        reply, body = await self._ask(http, url, params)
+        try:
+            reply, body = await self._ask(http, url, params)
+        except (NoSuchPage, UnusableRequest) as error:
+            is_end = isinstance(error, EndOfSource)
+            if not is_end and (isinstance(error, UnusableRequest) or not self._may_end_by_status(cursor)):
+                raise type(error)(f"{error}{self._narrowing.why_refused(shard.predicate)}") from error
+            return Page(records=(), raw_count=0, next=None, is_end=is_end or None)
         raw = self._raw(body, reply)
         onward = self._pager.onward(asked, PageReply(url, body, reply.headers, raw))
         return self._page(asked, raw, onward, reply)
 
+    def _may_end_by_status(self, cursor: Cursor | None) -> bool:
+        """Some sources answer 404 or 400 instead of an empty page. If the source reports where its end is, a missing
+        page is an error.
+        """
+        page = self._resource.page
+        is_counted = getattr(page, "total", None) is not None or getattr(page, "pages", None) is not None
+        return cursor is not None and isinstance(page, OffsetPaging | PageNumberPaging) and not is_counted
+
     def _page(self, asked: PageQuery, raw: list[Record], onward: NextPage, reply: HttpReply) -> Page:
-        raw = raw[onward.skip :]
         return Page(
-            records=self._kept(asked, raw),
+            records=self._kept(asked, raw[onward.skip :]),
             raw_count=len(raw),
+            skipped=onward.skip,
+            is_shifted=onward.is_shifted,
             next=onward.next,
             is_end=onward.is_end,
             server_time=server_time(reply),
@@ -229,7 +236,7 @@ class JsonSource:
             return found
         is_now = "is missing" if found is MISSING else f"is {describe_type(found)}"
         problem = f"resource.records: {self._resource.records} must lead to a list ({is_now})"
-        raise WrongBody(problem, body_sample(reply.content, self._secret))
+        raise WrongBody(problem, body_sample(reply.content, self._redactor))
 
     def _has_list(self, body: Any) -> bool:
         """Whether the value before the first [*] is a list, which may be empty."""
@@ -258,39 +265,62 @@ class JsonSource:
         return found
 
     async def _ask(self, http: RequestClient, url: str, params: Mapping[str, Any]) -> tuple[HttpReply, Any]:
-        where = f"GET {url.partition('?')[0]}"
-        secret = {} if self._auth_param is None else {self._auth_param: self._secret}
-        query = {name: render_param(value) for name, value in {**params, **secret}.items()}
-        if "?" in url and query:  # the URL of a next page has its own query
-            url, query = f"{url}&{urlencode(query)}", {}
-        try:
-            reply = cast(HttpReply, await http.request("GET", url, params=query or None, headers=self._headers))
-        except timeout_errors() as error:
-            raise HeavyPage(f"{where} takes too long") from error
-        except TooLarge as error:
-            raise HeavyPage(str(error)) from error
-        sample = body_sample(reply.content, self._secret)
+        """A page."""
+        query, body = split_params(self._resource, params)
+        return await self._send(http, self._resource.method, url, query, body)
+
+    async def _look_up(self, http: RequestClient, path: str) -> tuple[HttpReply, Any]:
+        return await self._send(http, "GET", self._url(path), {}, None)
+
+    async def _send(
+        self, http: RequestClient, method: str, url: str, params: Mapping[str, Any], body: Any
+    ) -> tuple[HttpReply, Any]:
+        where = f"{method} {url.partition('?')[0]}"
+        login = await self._credentials.headers(http)
+        reply = await self._send_once(http, method, url, params, body, login)
+        if reply.status_code == UNAUTHORIZED and self._credentials.forget_token(login):
+            reply = await self._send_once(http, method, url, params, body, await self._credentials.headers(http))
+        act_on_status(self._resource, reply.status_code, f"{where} answers {reply.status_code}")
         # If the key is a parameter, a redirect repeats it.
         location = reply.headers.get("location", "").partition("?")[0]
-        check_status(reply.status_code, where, sample, location or None)
-        return reply, self._decoded(where, reply, sample)
+        if not reply.is_success:  # redacting a sample costs more than reading a page
+            check_status(reply.status_code, where, body_sample(reply.content, self._redactor), location or None)
+        return reply, self._decoded(where, reply)
 
-    def _decoded(self, where: str, reply: HttpReply, sample: str) -> Any:
+    async def _send_once(
+        self,
+        http: RequestClient,
+        method: str,
+        url: str,
+        params: Mapping[str, Any],
+        body: Any,
+        login: Mapping[str, str],
+    ) -> HttpReply:
+        where = f"{method} {url.partition('?')[0]}"
+        query = {name: render_param(value) for name, value in {**params, **self._credentials.params()}.items()}
+        if "?" in url and query:  # the URL of a next page has its own query
+            url, query = f"{url}&{urlencode(query)}", {}
+        more = {} if body is None else {"json": body, "retry": True}
+        headers = {**self._headers, **login}
+        try:
+            reply: HttpReply = await http.request(method, url, params=query or None, headers=headers, **more)
+        except TimeoutError as error:
+            raise HeavyPage(f"{where} takes too long", is_size=True) from error
+        except TooLarge as error:
+            raise HeavyPage(str(error), is_size=True) from error
+        return reply
+
+    def _decoded(self, where: str, reply: HttpReply) -> Any:
         try:
             return decode_body(reply.content)
         except (ValueError, RecursionError) as error:
+            sample = body_sample(reply.content, self._redactor)
             is_html = "html" in reply.headers.get("content-type", "").lower() or sample.lstrip()[:1] == "<"
             problem = "HTML" if is_html else "nothing" if not reply.content.strip() else f"no JSON ({error})"
-            raise WrongBody(f"{where} answers {problem}", sample) from error
+            raise WrongBody(f"{where} answers {problem}", sample, is_json=False) from error
 
     def _url(self, path: str) -> str:
         return f"{self._base}/{path.lstrip('/')}" if path.strip("/") else self._base
-
-    def _auth_headers(self) -> dict[str, str]:
-        auth = self._spec.source.auth
-        if auth is None or auth.header is None:
-            return {}
-        return {auth.header: f"{auth.scheme} {self._secret}" if auth.scheme else str(self._secret)}
 
     # -- probing --
 
@@ -301,7 +331,7 @@ class JsonSource:
         for reference in list_references(self._resource):
             path = reference.partition("#")[0]
             if path not in bodies:
-                reply, bodies[path] = await self._ask(http, self._url(path), {})
+                reply, bodies[path] = await self._look_up(http, path)
                 times.append(server_time(reply))
         rows = None
         if not bodies or getattr(self._resource.page, "total", None) is not None:
@@ -322,32 +352,28 @@ class JsonSource:
         params = {**self._resource.params, **self._resource.page.fixed, **self._pager.params(asked)}
         reply, body = await self._ask(http, self._url(self._resource.path), params)
         total = getattr(self._resource.page, "total", None)
-        rows = MISSING if total is None else parse_path("page.total", total).first(body)
-        return (rows if isinstance(rows, int) else None), server_time(reply)
+        return read_count(total, PageReply("", body, reply.headers, [])), server_time(reply)
 
 
-def read_secret(spec: Spec, environ: Mapping[str, str]) -> str | None:
-    auth = spec.source.auth
-    if auth is None:
-        return None
-    secret = environ.get(auth.env, "").strip()
-    if not secret:
-        raise UsageError(f"source.auth.env: the environment variable {auth.env} is not set; it must contain the key")
-    if not secret.isprintable() or not secret.isascii():
-        raise UsageError(f"source.auth.env: {auth.env} contains characters that keys cannot contain")
-    return secret
+def split_params(resource: Resource, params: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Query and body. A parameter whose name is a path, such as $.variables.after, goes into the body: None for GET."""
+    if resource.method == "GET":
+        return dict(params), None
+    body: dict[str, Any] = copy.deepcopy(resource.body)
+    for name, value in params.items():
+        if name.startswith(BODY_PATH):
+            place_value(body, name, value)
+    return {name: value for name, value in params.items() if not name.startswith(BODY_PATH)}, body
 
 
-def decode_body(content: bytes) -> Any:
-    try:
-        return msgspec.json.decode(content.removeprefix(BOM))
-    except ValueError:
-        # A lone surrogate in one record must not fail the whole page: that record becomes a bad row.
-        return json.loads(content.removeprefix(BOM), parse_constant=refuse_constant)
-
-
-def refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def place_value(body: dict[str, Any], path: str, value: Any) -> None:
+    *outer, last = [str(step) for step in parse_path("param", path).steps]
+    for name in outer:
+        below = body.get(name)
+        if not isinstance(below, dict):
+            below = body[name] = {}
+        body = below
+    body[last] = value
 
 
 def server_time(reply: HttpReply) -> Instant | None:

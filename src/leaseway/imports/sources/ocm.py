@@ -16,11 +16,11 @@ import msgspec
 from leaseway.domain.errors import BadValue, TerminalError
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Limit
+from leaseway.domain.redact import Redactor
 from leaseway.domain.validators import EPOCH, MICROSECOND
 from leaseway.imports.domain.boxes import Box, expand_box, owns
 from leaseway.imports.domain.page import Page, Record
-from leaseway.imports.domain.partition import parse_instant
-from leaseway.imports.domain.shard import Cursor, Predicate, Shard
+from leaseway.imports.domain.partition import Cursor, Predicate, Shard, parse_instant
 from leaseway.imports.sources.port import BadReply, RequestClient, SourceCapabilities, SourceProbe, SourceRefused
 from leaseway.imports.sources.status_mapping import WrongBody, body_sample, check_status
 
@@ -66,6 +66,7 @@ class OpenChargeMap:
     def __init__(self, key: str, base_url: str = BASE_URL, user_agent: str = USER_AGENT) -> None:
         if not KEY.fullmatch(key.strip()):
             raise BadValue("key", "must look like 01234567-89ab-cdef-0123-456789abcdef; get one at openchargemap.org")
+        self._redactor = Redactor([key.strip()])
         self._headers = {"x-api-key": key.strip(), "User-Agent": check_user_agent(user_agent)}
         self._base_url = base_url.rstrip("/").removesuffix("/v3")
         self._country_ids: dict[str, int] = {}
@@ -129,10 +130,12 @@ class OpenChargeMap:
         return reply
 
     def _check(self, reply: Any, path: str) -> None:
-        sample = body_sample(reply.content, self._headers["x-api-key"])
+        if reply.status_code == OK:  # redacting a sample costs more than reading a page
+            return
+        sample = body_sample(reply.content, self._redactor)
         if reply.status_code == ROBOTS_STATUS and "robots" in sample:
             raise SourceRefused(f"Open Charge Map refused the user_agent as a robot: {sample}")
-        check_status(reply.status_code, f"Open Charge Map /{path}", "" if reply.status_code == OK else sample)
+        check_status(reply.status_code, f"Open Charge Map /{path}", sample)
 
     async def _countries(self, http: RequestClient) -> dict[str, int]:
         if not self._country_ids:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from leaseway.domain.errors import TerminalError, TransientError
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import Page
-from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.domain.partition import Cursor, Shard
 
 
 class SourceCapabilities(Struct, frozen=True, kw_only=True):
@@ -45,9 +45,21 @@ class SourceProbe(Struct, frozen=True, kw_only=True):
 class HeavyPage(TransientError):
     """The source could not deliver a page of this size: too slow, too large, or repeated server errors."""
 
+    def __init__(self, problem: str, *, is_size: bool = False) -> None:
+        super().__init__(problem)
+        self.is_size = is_size
+        """True: a request for the same page would fail in the same way. False: an error of the server."""
+
 
 class BadReply(TransientError):
     """An unusable body: not JSON, or not the declared shape."""
+
+    is_json = True
+    """False: something else answers, such as a proxy or a maintenance page."""
+
+
+class SourceBusy(BadReply):
+    """The source asks to come back later (425, 429)."""
 
 
 class SourceRefused(TerminalError):

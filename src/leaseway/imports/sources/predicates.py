@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.validators import EPOCH
-from leaseway.imports.domain.boxes import Box, expand_box, geodesic_extent, owns
+from leaseway.imports.domain.boxes import DECIMALS, Box, expand_box, geodesic_extent, keep_in_world, owns, pad_box
 from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.page import Record
-from leaseway.imports.domain.shard import Predicate
+from leaseway.imports.domain.partition import Predicate
 from leaseway.imports.domain.timestamps import parse_stamp
 from leaseway.imports.rows import KEY_LENGTH_MAX
 from leaseway.imports.spec.model import Filter, KeysetPaging, Resource
@@ -31,15 +31,23 @@ def to_box(wanted: Any) -> Box:
     return south, west, north, east
 
 
-def asked_box(wanted: Any, is_geodesic: bool) -> Box:
-    return expand_box(to_box(wanted)) if is_geodesic else to_box(wanted)
+def asked_box(filter_: Filter, wanted: Any) -> Box:
+    if filter_.is_geodesic:
+        return expand_box(to_box(wanted))
+    asked = pad_box(to_box(wanted))
+    return keep_in_world(asked) if filter_.includes_world_edges else asked
+
+
+def asks_beyond_world(filter_: Filter, wanted: Any) -> bool:
+    asked = asked_box(filter_, wanted)
+    return keep_in_world(asked) != asked
 
 
 def box_param(filter_: Filter, wanted: Any) -> str:
-    """`box` of the filter is a template of the four sides. Seven digits are a centimetre."""
+    """`box` of the filter is a template of the four sides."""
     text = str(filter_.box)
-    for name, side in zip(SIDES, asked_box(wanted, filter_.is_geodesic), strict=True):
-        text = text.replace(name, f"{side:.7f}")
+    for name, side in zip(SIDES, asked_box(filter_, wanted), strict=True):
+        text = text.replace(name, f"{side:.{DECIMALS}f}")
     return text
 
 
@@ -66,7 +74,7 @@ def allows_in_box(filter_: Filter, wanted: Any) -> BoxTest:
 
 def in_reach(filter_: Filter, wanted: Any) -> Callable[[float, float], bool]:
     """Whether a server may return a point for this box."""
-    asked = asked_box(wanted, filter_.is_geodesic)
+    asked = asked_box(filter_, wanted)
     south, west, north, east = geodesic_extent(asked) if filter_.is_geodesic else asked
 
     def is_near(latitude: float, longitude: float) -> bool:
@@ -98,6 +106,7 @@ def parse_degrees(value: Any) -> float | None:
 
 
 DAY_US = 86_400 * SECOND_US
+OPEN_END = ".."
 DELETED = "deleted"
 """In a predicate: the feed of deleted records."""
 
@@ -138,8 +147,8 @@ class PredicateFilters:
 
     def applied(self) -> dict[str, tuple[bool, bool]]:
         """For each range, the bounds that the source applies."""
-        ranges = {name: filter_ for name, filter_ in self._filters.items() if filter_.param is None}
-        return {name: (self._has_lower(name), filter_.upper is not None) for name, filter_ in ranges.items()}
+        ranges = {name: filter_ for name, filter_ in self._filters.items() if filter_.param is None or filter_.interval}
+        return {name: (self._has_lower(name), has_upper(filter_)) for name, filter_ in ranges.items()}
 
     def params(self, predicate: Predicate) -> dict[str, str]:
         params: dict[str, str] = {}
@@ -147,6 +156,9 @@ class PredicateFilters:
             filter_ = self._filter(name)
             if filter_.param is not None and filter_.box is not None:
                 params[filter_.param] = box_param(filter_, wanted)
+                continue
+            if filter_.param is not None and filter_.interval is not None:
+                params[filter_.param] = self._interval(filter_, name, wanted)
                 continue
             if filter_.param is not None:
                 params[filter_.param] = filter_.separator.join(str(value) for value in wanted)
@@ -158,6 +170,25 @@ class PredicateFilters:
             if filter_.upper is not None and bounds.asked_high is not None:
                 params[filter_.upper] = format_bound(bounds.asked_high, filter_.format, is_time)
         return params
+
+    def _interval(self, filter_: Filter, name: str, wanted: Any) -> str:
+        bounds, is_time = self._bounds(name, wanted), is_time_range(wanted)
+        ends = [
+            OPEN_END if end is None else format_bound(end, filter_.format, is_time)
+            for end in (bounds.asked_low, bounds.asked_high)
+        ]
+        return str(filter_.interval).replace("{from}", ends[0]).replace("{to}", ends[1])
+
+    def why_refused(self, predicate: Predicate) -> str:
+        """What in the parameters some sources refuse, and what to do about it."""
+        boxes = [(self._filter(name), wanted) for name, wanted in filter_items(predicate)]
+        if any(filter_.box is not None and asks_beyond_world(filter_, wanted) for filter_, wanted in boxes):
+            return (
+                " (the box reaches 0.000001 degrees beyond 180 or 90, so that points on the edges of the world are "
+                "found. If the source refuses that and includes these points anyway, set "
+                "resource.filters.box.includes_world_edges = true)"
+            )
+        return ""
 
     def keeps(self, predicate: Predicate) -> RecordTest:
         """False for records to drop: they do not belong to the shard, and the source cannot filter them."""
@@ -176,13 +207,14 @@ class PredicateFilters:
         return self._filters[name]
 
     def _has_lower(self, name: str) -> bool:
-        return self._filters[name].lower is not None or (self.is_keyset and name == "id")
+        filter_ = self._filters[name]
+        return filter_.lower is not None or filter_.interval is not None or (self.is_keyset and name == "id")
 
     def _keeps_in(self, name: str, wanted: Any) -> RecordTest | None:
         filter_ = self._filter(name)
         if filter_.box is not None:
             return keeps_in_box(filter_, wanted)
-        if filter_.path is None or filter_.param is not None:
+        if filter_.path is None or (filter_.param is not None and filter_.interval is None):
             return None
         bounds, value_of = self._bounds(name, wanted), value_reader(filter_.path, is_time_range(wanted))
 
@@ -198,7 +230,7 @@ class PredicateFilters:
             return allows_in_box(filter_, wanted)
         if filter_.path is None:
             return None
-        if filter_.param is not None:
+        if filter_.param is not None and filter_.interval is None:
             return match_values(filter_.path, {str(value) for value in wanted})
         bounds, value_of = self._bounds(name, wanted), value_reader(filter_.path, is_time_range(wanted))
 
@@ -212,9 +244,9 @@ class PredicateFilters:
         filter_ = self._filters[name]
         low, high = (parse_bound(name, end) for end in range_ends(name, wanted))
         asked_low = low if self._has_lower(name) else None
-        if asked_low is not None and filter_.lower is not None and filter_.lower_is == "exclusive":
+        if asked_low is not None and (filter_.lower or filter_.interval) and filter_.lower_is == "exclusive":
             asked_low -= self._granularity_us if is_time_range(wanted) else 1
-        asked_high = high if filter_.upper is not None else None
+        asked_high = high if has_upper(filter_) else None
         if filter_.format == "date":
             asked_low = None if asked_low is None else asked_low // DAY_US * DAY_US
             asked_high = None if asked_high is None else -(-asked_high // DAY_US) * DAY_US
@@ -222,6 +254,10 @@ class PredicateFilters:
             asked_low = None if asked_low is None else asked_low // SECOND_US * SECOND_US
             asked_high = None if asked_high is None else -(-asked_high // SECOND_US) * SECOND_US
         return RangeBounds(low, high, asked_low, asked_high)
+
+
+def has_upper(filter_: Filter) -> bool:
+    return filter_.upper is not None or filter_.interval is not None
 
 
 def filter_items(predicate: Predicate) -> list[tuple[str, Any]]:

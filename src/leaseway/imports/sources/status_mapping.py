@@ -8,30 +8,47 @@
 """
 
 from leaseway.domain.errors import TerminalError
-from leaseway.imports.sources.port import BadReply, HeavyPage, SourceRefused
+from leaseway.domain.redact import NO_SECRETS, Redactor
+from leaseway.imports.sources.port import BadReply, HeavyPage, SourceBusy, SourceRefused
+from leaseway.imports.spec.model import Resource
 
 SAMPLE_LENGTH = 2_000
 """How much of an unusable body is kept."""
+BODY_LENGTH_MAX = 65_536
+"""How much of it is searched for secrets."""
 SHOWN_LENGTH = 200
 REFUSING = frozenset({401, 403})
 HEAVY = frozenset({408, 413})
 """In addition to 5xx."""
 PASSING = frozenset({425, 429})
+ABSENT = frozenset({400, 404, 410, 416})
+
+
+class NoSuchPage(TerminalError):
+    """400, 404, 410 or 416: with a cursor, this may be the source's way to say that nothing follows."""
+
+
+class EndOfSource(NoSuchPage):
+    """A status that the spec declares to mean the end."""
+
+
+class UnusableRequest(TerminalError):
+    """Another 4xx: the source does not accept the request."""
 
 
 class WrongBody(BadReply):
     """Contains the beginning of the body."""
 
-    def __init__(self, problem: str, sample: str = "") -> None:
+    def __init__(self, problem: str, sample: str = "", is_json: bool = True) -> None:
         super().__init__(f"{problem}; it begins with {sample[:SHOWN_LENGTH]!r}" if sample else problem)
+        self.is_json = is_json
         self.problem = problem
         self.sample = sample
 
 
-def body_sample(body: bytes, secret: str | None = None) -> str:
-    """The beginning of a body, without the secret that the source may have echoed."""
-    text = body[: SAMPLE_LENGTH * 2].decode("utf-8", "replace")
-    return (text.replace(secret, "***") if secret else text)[:SAMPLE_LENGTH]
+def body_sample(body: bytes, redactor: Redactor = NO_SECRETS) -> str:
+    """The beginning of a body, without secrets that the source may have echoed."""
+    return redactor.head(body[:BODY_LENGTH_MAX].decode("utf-8", "replace"), SAMPLE_LENGTH)
 
 
 def check_status(status: int, where: str, sample: str = "", location: str | None = None) -> None:
@@ -45,16 +62,23 @@ def check_status(status: int, where: str, sample: str = "", location: str | None
         hint = f" to {location}; if that is correct, set source.base_url to it" if location else ""
         raise TerminalError(f"{where} answers {status} and redirects{hint}")
     if status in HEAVY or status >= 500:
-        raise HeavyPage(said)
+        raise HeavyPage(said, is_size=status in HEAVY)
     if status in PASSING:
-        raise BadReply(said)
-    raise TerminalError(f"{said} (check source.base_url, resource.path and resource.params)")
+        raise SourceBusy(said)
+    kind = NoSuchPage if status in ABSENT else UnusableRequest
+    raise kind(f"{said} (check source.base_url, resource.path and resource.params)")
 
 
-def timeout_errors() -> tuple[type[Exception], ...]:
-    """What an HTTP client raises for a slow reply. Page functions may use another client."""
-    try:
-        import httpx2
-    except ImportError:
-        return (TimeoutError,)
-    return (TimeoutError, httpx2.ReadTimeout)
+def act_on_status(resource: Resource, status: int, said: str) -> None:
+    """Raises what the spec says about this status."""
+    match resource.statuses.get(str(status)):
+        case "end":
+            raise EndOfSource(said)
+        case "retry":
+            raise SourceBusy(said)
+        case "smaller":
+            raise HeavyPage(said, is_size=True)
+        case "fail":
+            raise SourceRefused(said)
+        case "park":
+            raise TerminalError(said)

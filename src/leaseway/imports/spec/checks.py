@@ -6,10 +6,12 @@ from urllib.parse import urlsplit
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.limits.limit import WINDOWS_MAX, parse_rate
+from leaseway.domain.validators import url_scheme
 from leaseway.imports.domain import timestamps
 from leaseway.imports.domain.jsonpath import parse_path
 from leaseway.imports.domain.page import RESERVED
 from leaseway.imports.spec.model import (
+    HEADER,
     AuthSpec,
     IdRange,
     KeysetPaging,
@@ -34,7 +36,7 @@ SECRET_PARAMS = frozenset({"api_key", "apikey", "api-key", "access_token", "auth
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 TEMPLATE = re.compile(r"\{\{|\{%|\$\{")
 TAKEN = ("leaseway_", "sqlite_", "pg_")
-SINKS = ("sqlite", "postgres", "postgresql", "mongodb", "mongodb+srv", "parquet")
+SINKS = ("sqlite", "postgresql", "mongodb", "mongodb+srv", "parquet")
 
 
 def check_spec(spec: Spec) -> Iterator[Problem]:
@@ -60,6 +62,10 @@ def check_source(source: SourceSpec) -> Iterator[Problem]:
         yield "source.format", "is for files only; records of a base_url are JSON"
     for name, value in source.headers.items():
         yield from check_header(child_field("source.headers", name), name, value)
+    for number, origin in enumerate(source.trusted):
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
+            yield f"source.trusted[{number}]", f"must be an origin such as https://api.example (is {origin!r})"
     if source.auth is not None:
         yield from check_auth(source.auth)
     yield from check_limits(source.limits)
@@ -104,12 +110,36 @@ def check_header(place: str, name: str, value: str) -> Iterator[Problem]:
 
 
 def check_auth(auth: AuthSpec) -> Iterator[Problem]:
-    if (auth.header is None) == (auth.param is None):
-        yield "source.auth", "needs either header or param, and not both"
+    if auth.env is None and auth.file is None and auth.refresh_file is None and auth.refresh_env is None:
+        yield "source.auth.env", "is missing; it names the environment variable with the secret, or set file"
+    if auth.env is not None and auth.file is not None:
+        yield "source.auth", "needs either env or file, the place of the secret, and not both"
+    yield from check_auth_kind(auth)
     if auth.header is not None and not HEADER_NAME.fullmatch(auth.header):
         yield "source.auth.header", f"must be a header name such as X-API-Key (is {auth.header!r})"
-    if auth.scheme is not None and auth.header is None:
+    if auth.scheme is not None and auth.header is None and auth.token_url is None:
         yield "source.auth.scheme", "is for a header; remove it, because a param has no scheme"
+
+
+def check_auth_kind(auth: AuthSpec) -> Iterator[Problem]:
+    has_login = auth.user is not None or auth.token_url is not None
+    if not has_login and (auth.header is None) == (auth.param is None):
+        yield "source.auth", "needs either header or param, and not both; or user, or token_url"
+    if has_login and auth.param is not None:
+        yield "source.auth.param", "remove it: a user name or a token is sent in a header"
+    if auth.user is not None and auth.token_url is not None:
+        yield "source.auth.user", "remove it: with token_url, the client is named by client_id"
+    if (auth.token_url is None) != (auth.client_id is None):
+        yield "source.auth", "needs both token_url and client_id, or neither"
+    if auth.token_url is not None and not auth.token_url.startswith(("https://", "http://")):
+        yield "source.auth.token_url", f"must begin with https:// or http:// (is {auth.token_url!r})"
+    if auth.scope is not None and auth.token_url is None:
+        yield "source.auth.scope", "is for token_url; remove it"
+    for field in ("refresh_file", "refresh_env"):
+        if getattr(auth, field) is not None and auth.token_url is None:
+            yield f"source.auth.{field}", "needs token_url, which exchanges the refresh token for a token"
+    if auth.refresh_file is not None and auth.refresh_env is not None:
+        yield "source.auth", "needs either refresh_file, for one machine, or refresh_env, and not both"
 
 
 def check_limits(limits: list[str]) -> Iterator[Problem]:
@@ -146,6 +176,7 @@ def check_resource(resource: Resource, is_file: bool) -> Iterator[Problem]:
                 f'is a secret; write source.auth = {{ param = "{name}", env = "MY_KEY" }}',
             )
     yield from check_page(resource.page)
+    yield from check_body(resource)
     for name, filter_ in resource.filters.items():
         yield from check_filter(f"resource.filters.{name}", filter_)
     if not unreadable:
@@ -161,8 +192,10 @@ def check_paths(resource: Resource) -> Iterator[Problem]:
     singles |= {f"resource.volatile[{number}]": path for number, path in enumerate(resource.volatile)}
     singles |= {f"resource.columns.{name}.path": column.path for name, column in resource.columns.items()}
     singles |= {child_field("resource.quality", path): path for path in resource.quality}
+    if resource.deletes is not None and resource.deletes.record is not None:
+        singles["resource.deletes.record.field"] = resource.deletes.record.field
     for name in ("more", "total", "pages", "next"):
-        if (text := getattr(resource.page, name, None)) is not None:
+        if (text := getattr(resource.page, name, None)) is not None and not text.startswith(HEADER):
             singles[f"resource.page.{name}"] = text
     for name, filter_ in resource.filters.items():
         for field in ("path", "latitude", "longitude"):
@@ -240,6 +273,24 @@ def check_page(page: PagingSpec) -> Iterator[Problem]:
         yield "resource.page.short_page_is_end", f"remove it: with cursor = {page.kind!r} the source reports the end"
 
 
+def check_body(resource: Resource) -> Iterator[Problem]:
+    if resource.body and resource.method != "POST":
+        yield "resource.body", 'needs method = "POST"'
+    page = resource.page
+    names = {"resource.page.param": getattr(page, "param", None), "resource.page.limit_param": page.limit_param}
+    names |= {child_field("resource.page.fixed", name): name for name in page.fixed}
+    names |= {child_field("resource.params", name): name for name in resource.params}
+    for place, name in names.items():
+        if name is None or not name.startswith("$"):
+            continue
+        if resource.method != "POST":
+            yield place, f'is a path into the body, which needs method = "POST" (is {name!r})'
+        problems = list(check_path(place, name, is_single=True))
+        yield from problems
+        if not problems and not all(isinstance(step, str) for step in parse_path(place, name).steps):
+            yield place, f"must be a path of names, such as $.variables.after (is {name!r})"
+
+
 def check_columns(resource: Resource) -> Iterator[Problem]:
     for name in resource.columns:
         if name in RESERVED:
@@ -258,8 +309,8 @@ def check_columns(resource: Resource) -> Iterator[Problem]:
 
 
 def check_sink(sink: SinkSpec) -> Iterator[Problem]:
-    scheme = sink.url.partition(":")[0]
-    if "://" not in sink.url or scheme not in SINKS:
+    scheme = url_scheme(sink.url) if "://" in sink.url else ""
+    if scheme not in SINKS:
         yield "sink.url", f"must begin with one of {', '.join(f'{name}://' for name in SINKS)} (is {sink.url[:40]!r})"
     if sink.table.rpartition(".")[2].startswith(TAKEN):
         yield "sink.table", f"names that begin with {', '.join(TAKEN)} are reserved; choose another name"

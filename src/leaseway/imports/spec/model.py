@@ -1,6 +1,6 @@
 """The structure of a spec, as in its TOML file."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -14,11 +14,14 @@ Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,200}$", descri
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
 JsonPath = Annotated[str, Meta(min_length=1, max_length=500, description="Such as $.items[*] or Address.Title.")]
 Duration = Annotated[str, Meta(pattern=timestamps.PATTERN, description="Such as 90s, 15m, 1h30m or 7d.")]
+Status = Annotated[str, Meta(pattern=r"^[2-5][0-9][0-9]$", description="An HTTP status, such as 404.")]
+ReplyPlace = Annotated[str, Meta(min_length=1, max_length=500, description="A path, or header:NAME.")]
 PageLimit = Annotated[int, Meta(ge=1, le=100_000)]
 Count = Annotated[int, Meta(ge=1, le=10**12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Reference = Annotated[str, Meta(pattern=r"^/[^#]*#.+$", description="A path of the source and where to look: /a#$.b")]
 LIMIT_MIN = 50
+HEADER = "header:"
 
 Param = str | int | float | bool
 
@@ -28,13 +31,27 @@ class SpecPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AuthSpec(SpecPart, frozen=True, kw_only=True):
-    """How requests are authenticated: with a header or a parameter."""
+    """How requests are authenticated: with a header, a parameter, a user name, or a token of OAuth2."""
 
-    env: Variable
+    env: Variable | None = None
+    """The environment variable with the secret."""
+    file: Text | None = None
+    """The file with the secret, instead of `env`."""
     header: Text | None = None
     param: Text | None = None
     scheme: Text | None = None
     """Precedes the secret, for example "Bearer"."""
+    user: Text | None = None
+    """The user name for Basic authentication; the secret is the password."""
+    token_url: Text | None = None
+    """Where OAuth2 client credentials, or a refresh token, are exchanged for a token; the secret is the client's."""
+    client_id: Text | None = None
+    scope: Text | None = None
+    refresh_file: Text | None = None
+    """With `token_url`: the JSON file with the refresh token. All workers share it, and replace the token in it."""
+    refresh_env: Variable | None = None
+    """With `token_url`: the environment variable with the first refresh token. The tokens that replace it are kept in
+    the job store, encrypted, for the workers of all machines."""
 
 
 class SourceSpec(SpecPart, frozen=True, kw_only=True):
@@ -47,8 +64,12 @@ class SourceSpec(SpecPart, frozen=True, kw_only=True):
     format: Literal["jsonl", "csv"] | None = None
     auth: AuthSpec | None = None
     headers: dict[str, Text] = {}
+    trusted: list[Text] = []
+    """Other origins that links to the next page may lead to, such as "http://api.example". They receive the secret."""
     limits: list[str] = []
     """As the source states them, for example "50/second"."""
+    limit_name: Name | None = None
+    """Specs with the same name share one limit, for several resources of one API. None: the name of the source."""
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
@@ -101,7 +122,7 @@ class KeysetPaging(PagingSpec, frozen=True, kw_only=True, tag="keyset"):
     start: int | str | None = None
     is_inclusive: bool = False
     """Whether the source also returns the record with the key itself."""
-    more: JsonPath | None = None
+    more: ReplyPlace | None = None
     """The path in a reply that says whether there are more records."""
 
 
@@ -109,22 +130,24 @@ class OffsetPaging(PagingSpec, frozen=True, kw_only=True, tag="offset"):
     """The records after a number of records."""
 
     param: Text = "offset"
-    total: JsonPath | None = None
+    total: ReplyPlace | None = None
     """The path in a reply that says how many records there are."""
 
 
 class PageNumberPaging(PagingSpec, frozen=True, kw_only=True, tag="page"):
     param: Text = "page"
     start: Annotated[int, Meta(ge=0, le=1)] = 1
-    total: JsonPath | None = None
-    pages: JsonPath | None = None
+    total: ReplyPlace | None = None
+    pages: ReplyPlace | None = None
     """The path in a reply that says how many pages there are."""
+    is_stable: bool = False
+    """Set only if records never move between pages while they are read. Otherwise the run is at best unverified."""
 
 
 class LinkPaging(PagingSpec, frozen=True, kw_only=True, tag="link"):
     """A reply contains the URL of the next page."""
 
-    next: JsonPath | None = None
+    next: ReplyPlace | None = None
     """None: in the Link header."""
 
 
@@ -132,8 +155,8 @@ class TokenPaging(PagingSpec, frozen=True, kw_only=True, tag="token"):
     """A reply contains a token for the next page."""
 
     param: Text
-    next: JsonPath
-    more: JsonPath | None = None
+    next: ReplyPlace
+    more: ReplyPlace | None = None
 
 
 class SinglePaging(PagingSpec, frozen=True, kw_only=True, tag="none"):
@@ -151,6 +174,9 @@ class Filter(SpecPart, frozen=True, kw_only=True):
     param: Text | None = None
     lower: Text | None = None
     upper: Text | None = None
+    interval: Text | None = None
+    """With `param`: both bounds in one parameter, such as "{from}/{to}". An open bound is written as "..".
+    """
     lower_is: Literal["inclusive", "exclusive"] = "inclusive"
     upper_is: Literal["inclusive", "exclusive"] = "exclusive"
     format: Literal["plain", "iso", "date", "epoch", "epoch_ms"] = "plain"
@@ -172,7 +198,10 @@ class Filter(SpecPart, frozen=True, kw_only=True):
     """The path of the latitude in a record. A point on an edge belongs to one box."""
     longitude: JsonPath | None = None
     is_geodesic: bool = False
-    """Whether the source draws the edges of a box as great circles. Then a slightly larger box is requested."""
+    """Whether the source draws the edges of a box as great circles. Then a larger box is requested."""
+    includes_world_edges: bool = False
+    """Whether a box that ends at 180 or 90 degrees includes the points there, as `is_geodesic` implies. Otherwise the
+    box reaches a little beyond."""
 
 
 class Partition(SpecPart, frozen=True, kw_only=True, tag_field="by"):
@@ -269,6 +298,14 @@ class Incremental(SpecPart, frozen=True, kw_only=True):
         return timestamps.duration_us("overlap", self.overlap)
 
 
+class DeletedMark(SpecPart, frozen=True, kw_only=True):
+    """How a record of the source says that it is deleted."""
+
+    field: JsonPath
+    values: list[str | int | bool] | None = None
+    """The values that mean deleted. None: any value but null, false, 0 and an empty text."""
+
+
 class FlagFeed(SpecPart, frozen=True, kw_only=True):
     """Parameters with which the source returns deleted records."""
 
@@ -294,6 +331,8 @@ class SweepSettings(SpecPart, frozen=True, kw_only=True):
 
 
 class DeleteSettings(SpecPart, frozen=True, kw_only=True):
+    record: DeletedMark | None = None
+    """For sources that return deleted records together with the others. Their rows are kept and marked."""
     flag: FlagFeed | None = None
     sweep: SweepSettings | None = None
 
@@ -318,7 +357,15 @@ class Resource(SpecPart, frozen=True, kw_only=True):
     key: JsonPath
     path: str = ""
     """Relative to base_url."""
+    method: Literal["GET", "POST"] = "GET"
+    """With "POST", parameters whose names are paths, such as $.variables.after, go into the body."""
+    body: dict[str, Any] = {}
+    """The body of every POST, as JSON: for example the query of GraphQL."""
     params: dict[str, Param] = {}
+    statuses: dict[Status, Literal["end", "retry", "smaller", "park", "fail"]] = {}
+    """What a status means, where it is not the usual: the end of the source, try again, a smaller page, park the shard,
+    or fail the run.
+    """
     records: JsonPath = "$"
     stamp: Stamp | None = None
     volatile: list[JsonPath] = []

@@ -23,11 +23,18 @@ from leaseway.imports.spec.model import (
 Problem = tuple[str, str]
 
 PLACE = "resource.partition"
-OF_A_BOX = ("latitude", "longitude", "is_geodesic")
+OF_A_BOX = ("latitude", "longitude", "is_geodesic", "includes_world_edges")
 NOT_OF_A_BOX = ("lower", "upper", "values", "values_from", "rows", "rows_from", "path")
 
 
 # -- filters ----------------------------------------------------------------------------------------------------------
+
+
+def check_interval(place: str, filter_: Filter) -> Iterator[Problem]:
+    if filter_.param is None or filter_.lower is not None or filter_.upper is not None:
+        yield f"{place}.interval", "needs param, the parameter for both bounds, and neither lower nor upper"
+    if "{from}" not in str(filter_.interval) or "{to}" not in str(filter_.interval):
+        yield f"{place}.interval", f"must contain {{from}} and {{to}} (is {filter_.interval!r})"
 
 
 def check_filter(place: str, filter_: Filter) -> Iterator[Problem]:
@@ -38,6 +45,9 @@ def check_filter(place: str, filter_: Filter) -> Iterator[Problem]:
         if getattr(filter_, field):
             yield f"{place}.{field}", 'is for a box; set its format: box = "west,south,east,north"'
     is_range = filter_.lower is not None or filter_.upper is not None
+    if filter_.interval is not None:
+        yield from check_interval(place, filter_)
+        return
     if filter_.param is not None and is_range:
         yield place, "needs either param (for values) or lower and upper (for a range), and not both"
     if filter_.param is None and not is_range:
@@ -162,7 +172,7 @@ def check_incremental(resource: Resource) -> Iterator[Problem]:
         return
     place = "resource.incremental"
     filter_ = resource.filters.get(incremental.filter)
-    if filter_ is None or filter_.lower is None:
+    if filter_ is None or (filter_.lower is None and filter_.interval is None):
         yield f"{place}.filter", f"needs [resource.filters.{incremental.filter}] with lower"
     if resource.stamp is None:
         yield "resource.stamp", "is required by resource.incremental"
@@ -176,10 +186,10 @@ def check_incremental(resource: Resource) -> Iterator[Problem]:
 def check_deletes(spec: Spec) -> Iterator[Problem]:
     if (deletes := spec.resource.deletes) is None:
         return
-    if deletes.flag is None and deletes.sweep is None:
+    if deletes.flag is None and deletes.sweep is None and deletes.record is None:
         yield (
             "resource.deletes",
-            "is empty; set flag (a feed of deleted records) or sweep (find rows that were not seen)",
+            "is empty; set record (a mark of deleted records), flag (a feed of them) or sweep (rows not seen)",
         )
     if spec.source.file is not None:
         yield from check_file_deletes(deletes, spec.resource)

@@ -2,13 +2,24 @@
 
 from leaseway.domain.errors import SchemaVersions
 from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
+from leaseway.ports.history import HistoryStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
-from leaseway.ports.notifications import Notifications
+from leaseway.ports.pool_board import PoolBoard
 from leaseway.ports.reads import Inspection, JobReads
+from leaseway.ports.store import Notifications
+from leaseway.ports.workers import WorkerRegistry
 from leaseway.stores.http.client import ServiceClient, wait_for_notification
-from leaseway.stores.http.jobs import HttpJobs, HttpOperations, HttpReads, HttpSchedules, HttpTenants
-from leaseway.stores.unsupported import UnsupportedKeys, UnsupportedSessions
+from leaseway.stores.http.jobs import (
+    HttpHistory,
+    HttpJobs,
+    HttpOperations,
+    HttpReads,
+    HttpSchedules,
+    HttpTenants,
+    HttpWorkers,
+)
+from leaseway.stores.keys import UnsupportedKeys, UnsupportedSessions
 
 
 class HttpStore:
@@ -24,6 +35,9 @@ class HttpStore:
         self.notifications: Notifications = HttpNotifications(line)
         self.inspection: Inspection | None = None
         self.pauses: LanePauses | None = None
+        self.workers: WorkerRegistry | None = HttpWorkers(line)
+        self.history: HistoryStore | None = HttpHistory(line)
+        self.pools: PoolBoard | None = None
         self.blocking: BlockingSubmission | None = None
         self.transactional: TransactionalSubmission | None = None
 

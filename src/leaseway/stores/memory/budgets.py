@@ -12,6 +12,7 @@ from leaseway.domain.budgets.balances import (
     Audit,
     Balance,
     BudgetWindow,
+    Evidence,
     HoldLine,
     JournalEntry,
     Posting,
@@ -39,18 +40,21 @@ from leaseway.domain.budgets.budget import (
 from leaseway.domain.budgets.calendar_windows import CalendarWindow
 from leaseway.domain.budgets.holds import (
     OPEN,
+    UNSETTLED,
+    Correction,
     Hold,
     HoldState,
     HoldStep,
     LineRequest,
     Lines,
+    check_evidence,
     check_lines,
+    correct_hold,
     crossed_by,
     dispatch_hold,
     expire_hold,
     may_dispatch,
     place_hold,
-    repeat_hold,
     settle_hold,
     still_held,
     sum_holds,
@@ -58,8 +62,19 @@ from leaseway.domain.budgets.holds import (
     void_hold,
     wait_us,
 )
+from leaseway.domain.budgets.rebooking import FIRST_BOOKED, BookedPlace, booked_place, hold_again, is_booked
+from leaseway.domain.errors import answer_or_none
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BALANCES_MAX, BudgetDefinitions, BudgetReads, Expired
+from leaseway.ports.ledger import (
+    BALANCES_MAX,
+    RESERVED_MAX,
+    BudgetDefinitions,
+    BudgetReads,
+    Expired,
+    HoldRequest,
+    Posted,
+    SettleHoldRequest,
+)
 
 
 class BudgetState:
@@ -85,6 +100,46 @@ class BudgetState:
             else:
                 del self.holds[hold.id]
 
+    def apply(self, step: HoldStep, now: Instant) -> Crossed:
+        self.holds[step.hold.id] = step.hold
+        return crossed_by([(move, self._book(move, now)) for move in step.moves])
+
+    def _book(self, move: Posting, now: Instant) -> tuple[int, ...]:
+        """Apply one posting to its balance and record it in the journal."""
+        line = move.line
+        place = (line.name, line.window)
+        book, crossed = apply_posting(self._opened(line), move)
+        assert is_balanced(book), f"{line.name} {line.window.label}: {book}"
+        self.books[place] = book
+        self.seq += 1
+        self.entries.append(
+            JournalEntry(
+                seq=self.seq,
+                at=now,
+                hold=move.hold,
+                name=line.name,
+                window=line.window,
+                kind=move.kind,
+                held_micros=move.held_micros,
+                spent_micros=move.spent_micros,
+                crossed=max(crossed, default=0),
+                by=move.by,
+                reason=move.reason,
+                from_micros=move.from_micros,
+            )
+        )
+        return crossed
+
+    def _opened(self, line: HoldLine) -> Balance:
+        place = (line.name, line.window)
+        if place not in self.books:
+            self.books[place] = Balance(limit_micros=self.kept[line.budget].definition.limit_micros)
+            self.definition_by_window[place] = (line.budget, line.unit)
+        return self.books[place]
+
+    def read(self, name: str, window: CalendarWindow) -> Balance | None:
+        return self.books.get((name, window))
+
     def accounts(self, now: Instant) -> list[BudgetWindow]:
         return [
             BudgetWindow(
@@ -97,6 +152,13 @@ class BudgetState:
             )
             for (name, window), book in self.books.items()
         ]
+
+
+def want_line(state: BudgetState, charge: Charge, amount_micros: int) -> LineRequest:
+    kept = state.kept.get(charge.name) or state.kept.get(charge.budget)
+    if kept is None:
+        raise unknown_budget(charge)
+    return LineRequest(charge, amount_micros, kept.definition)
 
 
 class MemoryBudgetDefinitions:
@@ -139,8 +201,15 @@ class MemoryBudgetDefinitions:
             if name not in self._state.kept:
                 return False
             places = {place for place, (budget, _) in self._state.definition_by_window.items() if budget == name}
-            if any(self._state.books[place].held_micros for place in places):
+            open_ = [
+                hold
+                for hold in self._state.holds.values()
+                if hold.state in OPEN and any((line.name, line.window) in places for line in hold.lines)
+            ]
+            if any(hold.state is HoldState.DISPATCHED for hold in open_):
                 raise still_held(name)
+            for hold in open_:
+                self._state.apply(void_hold(hold), self._state.now_us())
             del self._state.kept[name]
             self._state.drop(places)
             return True
@@ -173,6 +242,42 @@ class MemoryBudgetReads:
             entries = [entry for entry in self._state.entries if entry.name == name]
             return entries[::-1][: max(limit, 0)]
 
+    async def holds(self, name: str, limit: int = 100) -> list[Hold]:
+        with self._state.lock:
+            found = [
+                hold
+                for hold in self._state.holds.values()
+                if hold.state in UNSETTLED and any(line.name == name for line in hold.lines)
+            ]
+            found.sort(key=lambda hold: (-hold.deadline, hold.id))
+            return found[: max(limit, 0)]
+
+    async def booked(self, budget: str, *, after: BookedPlace = FIRST_BOOKED, limit: int = 100) -> list[Hold]:
+        with self._state.lock:
+            found = [hold for hold in self._booked() if any(budget in (line.name, line.budget) for line in hold.lines)]
+            found.sort(key=booked_place)
+            return [hold for hold in found if booked_place(hold) > after][: max(limit, 0)]
+
+    async def booked_for(self, prefix: str, limit: int = 100) -> list[Hold]:
+        with self._state.lock:
+            found = [hold for hold in self._booked() if hold.id.startswith(prefix)]
+            return sorted(found, key=booked_place)[: max(limit, 0)]
+
+    def _booked(self) -> list[Hold]:
+        now = self._state.now_us()
+        return [hold for hold in self._state.holds.values() if is_booked(hold, now)]
+
+    async def reserved(self, prefix: str) -> list[str]:
+        with self._state.lock:
+            held = (hold.id for hold in self._state.holds.values() if hold.state is HoldState.HELD)
+            return sorted(id_ for id_ in held if id_.startswith(prefix))[:RESERVED_MAX]
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        with self._state.lock:
+            wants, now = [want_line(self._state, each, 0) for each in charges], self._state.now_us()
+            waits = (wait_us(each.definition, each.charge.name, self._state.read, now) for each in wants)
+            return max(waits, default=0)
+
     async def audit(self) -> Audit:
         with self._state.lock:
             accounts = self._state.accounts(self._state.now_us())
@@ -192,22 +297,26 @@ class MemoryLedger:
     async def close(self) -> None: ...
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
-        check_lines(id, lines, ttl_us)
         with self._state.lock:
-            now = self._state.now_us()
-            wants = [self._want(charge, amount_micros) for charge, amount_micros in lines]
-            known = self._state.holds.get(id)
-            if known is not None:
-                again = repeat_hold(known, owner, dispatch, now)
-                if again is not None:
-                    self._apply(again[1], now)
-                    return again[0]
-                if known.state is HoldState.HELD:
-                    self._apply(void_hold(known, "expire"), now)
-            answer, step = place_hold(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
+            return self._hold(HoldRequest(id, tuple(lines), ttl_us, owner, dispatch))
+
+    def _hold(self, request: HoldRequest) -> HoldAnswer:
+        check_lines(request.id, request.lines, request.ttl_us)
+        now, owner, dispatch = self._state.now_us(), request.owner, request.dispatch
+        wants = [want_line(self._state, charge, amount_micros) for charge, amount_micros in request.lines]
+        known = self._state.holds.get(request.id)
+        if known is not None:
+            again, step = hold_again(known, wants, self._state.read, now, owner=owner, dispatch=dispatch)
             if step is not None:
-                self._apply(step, now)
-            return answer
+                self._state.apply(step, now)
+            if again is not None:
+                return again
+        answer, step = place_hold(
+            request.id, wants, self._state.read, now, ttl_us=request.ttl_us, owner=owner, dispatch=dispatch
+        )
+        if step is not None:
+            self._state.apply(step, now)
+        return answer
 
     async def dispatch(self, id: str) -> bool:
         with self._state.lock:
@@ -218,18 +327,37 @@ class MemoryLedger:
                 self._state.holds[id] = dispatch_hold(hold, now)
             return True
 
-    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
+    async def settle(self, id: str, actuals: Mapping[str, int], *, owner: str | None = None) -> Crossed:
         with self._state.lock:
-            hold = self._state.holds.get(id)
+            return self._settle(SettleHoldRequest(id, dict(actuals), owner))
+
+    def _settle(self, request: SettleHoldRequest) -> Crossed:
+        hold = self._state.holds.get(request.id)
+        if hold is None:
+            raise unknown_hold(request.id)
+        return self._state.apply(settle_hold(hold, request.actuals, request.owner), self._state.now_us())
+
+    async def post(self, holds: Sequence[HoldRequest], settlements: Sequence[SettleHoldRequest]) -> Posted:
+        with self._state.lock:
+            settled = tuple(answer_or_none(self._settle, each) for each in settlements)
+            return Posted(tuple(answer_or_none(self._hold, each) for each in holds), settled)
+
+    async def correct(self, id: str, actuals: Mapping[str, int], evidence: Evidence) -> tuple[Correction, ...]:
+        check_evidence(evidence, actuals)
+        with self._state.lock:
+            hold, now = self._state.holds.get(id), self._state.now_us()
             if hold is None:
                 raise unknown_hold(id)
-            return self._apply(settle_hold(hold, actuals), self._state.now_us())
+            corrections, steps = correct_hold(hold, actuals, evidence, now)
+            for step in steps:
+                self._state.apply(step, now)
+            return corrections
 
     async def void(self, id: str) -> bool:
         with self._state.lock:
             hold = self._state.holds.get(id)
             if hold is not None and hold.state is HoldState.HELD:
-                self._apply(void_hold(hold), self._state.now_us())
+                self._state.apply(void_hold(hold), self._state.now_us())
             return hold is not None and hold.state in (HoldState.HELD, HoldState.VOID)
 
     async def expire(self, limit: int) -> Expired:
@@ -238,62 +366,12 @@ class MemoryLedger:
             late = [hold for hold in self._state.holds.values() if hold.state in OPEN and hold.deadline <= now]
             late.sort(key=lambda hold: (hold.deadline, hold.id))
             late = late[: max(limit, 0)]
-            crossed = tuple(each for hold in late for each in self._apply(self._expired(hold), now))
+            crossed = tuple(each for hold in late for each in self._state.apply(self._expired(hold), now))
             captured = sum(hold.state is HoldState.DISPATCHED for hold in late)
             return Expired(len(late) - captured, captured, crossed)
 
     def _expired(self, hold: Hold) -> HoldStep:
         return expire_hold(hold)
-
-    async def wait_us(self, charges: Sequence[Charge]) -> int:
-        with self._state.lock:
-            now = self._state.now_us()
-            return max(
-                (wait_us(self._want(each, 0).definition, each.name, self._read, now) for each in charges), default=0
-            )
-
-    def _want(self, charge: Charge, amount_micros: int) -> LineRequest:
-        kept = self._state.kept.get(charge.name) or self._state.kept.get(charge.budget)
-        if kept is None:
-            raise unknown_budget(charge)
-        return LineRequest(charge, amount_micros, kept.definition)
-
-    def _read(self, name: str, window: CalendarWindow) -> Balance | None:
-        return self._state.books.get((name, window))
-
-    def _apply(self, step: HoldStep, now: Instant) -> Crossed:
-        self._state.holds[step.hold.id] = step.hold
-        return crossed_by([(move, self._book(move, now)) for move in step.moves])
-
-    def _book(self, move: Posting, now: Instant) -> tuple[int, ...]:
-        """Apply one posting to its balance and record it in the journal."""
-        line = move.line
-        place = (line.name, line.window)
-        book, crossed = apply_posting(self._opened(line), move)
-        assert is_balanced(book), f"{line.name} {line.window.label}: {book}"
-        self._state.books[place] = book
-        self._state.seq += 1
-        self._state.entries.append(
-            JournalEntry(
-                seq=self._state.seq,
-                at=now,
-                hold=move.hold,
-                name=line.name,
-                window=line.window,
-                kind=move.kind,
-                held_micros=move.held_micros,
-                spent_micros=move.spent_micros,
-                crossed=max(crossed, default=0),
-            )
-        )
-        return crossed
-
-    def _opened(self, line: HoldLine) -> Balance:
-        place = (line.name, line.window)
-        if place not in self._state.books:
-            self._state.books[place] = Balance(limit_micros=self._state.kept[line.budget].definition.limit_micros)
-            self._state.definition_by_window[place] = (line.budget, line.unit)
-        return self._state.books[place]
 
     async def prune(self, keep_us: int, limit: int) -> int:
         with self._state.lock:

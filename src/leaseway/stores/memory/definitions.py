@@ -1,14 +1,24 @@
-"""Schedules, weights and caps of tenants, and paused lanes, in memory."""
+"""Schedules, weights and caps of tenants, paused lanes, and the list of workers, in memory."""
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from leaseway.domain.ids import Instant
-from leaseway.domain.job import NewJob
+from leaseway.domain.ids import Instant, WorkerId
+from leaseway.domain.job import NewJob, jobs_by_id
 from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
+from leaseway.domain.workers import (
+    FORGET_AFTER_US,
+    WORKERS_MAX,
+    Heartbeat,
+    HeartbeatReply,
+    StoredWorker,
+    workers_max,
+)
+from leaseway.ports.pool_board import FORGET_AFTER_US as FORGET_POOL_AFTER_US
+from leaseway.ports.pool_board import POOLS_MAX, PoolRecord
 from leaseway.stores.memory.state import MemoryState, atomic
 
 
@@ -19,6 +29,7 @@ class MemoryTenants:
     @atomic
     async def set(self, tenant: Tenant) -> None:
         self._state.tenants[tenant.name] = tenant
+        self._state.open_lanes(tenant.name)
         self._state.wake()
 
     @atomic
@@ -27,6 +38,7 @@ class MemoryTenants:
 
     @atomic
     async def forget(self, name: str) -> bool:
+        self._state.open_lanes(name)
         self._state.wake()
         return self._state.tenants.pop(name, None) is not None
 
@@ -71,9 +83,11 @@ class MemorySchedules:
 
     @atomic
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
+        jobs_by_id(jobs)
         row = self._state.schedules.get(name)
         if row is None or row.paused or row.seen != seen:
             return False
+        self._state.refuse_foreign_ids(jobs)
         now = self._state.now_us()
         for job in jobs:
             self._state.submit(job, now)
@@ -90,3 +104,69 @@ class MemorySchedules:
         self._state.schedules[name] = replace(row, paused=paused, seen=self._state.now_us() if resumes else row.seen)
         self._state.wake()
         return True
+
+
+class MemoryWorkers:
+    def __init__(self, state: MemoryState) -> None:
+        self._state = state
+        self._workers: dict[WorkerId, StoredWorker] = {}
+
+    @atomic
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
+        now, workers = self._state.now_us(), self._workers
+        before = workers.get(beat.worker)
+        if before is None:
+            for name in [each.name for each in workers.values() if each.seen_at < now - FORGET_AFTER_US]:
+                del workers[name]
+            if sum(each.beat.tenant == beat.tenant for each in workers.values()) >= workers_max(beat.tenant):
+                return HeartbeatReply(now, False)
+            since = now - beat.uptime_us
+            before = StoredWorker(beat=beat, since=since, seen_at=now, drain_requested=False, now=now)
+        workers[beat.worker] = replace(before, beat=beat, seen_at=now)
+        return HeartbeatReply(now, before.drain_requested)
+
+    @atomic
+    async def leave(self, worker: WorkerId) -> None:
+        self._workers.pop(worker, None)
+
+    @atomic
+    async def all(self, tenant: str | None = None) -> list[StoredWorker]:
+        now = self._state.now_us()
+        found = [each for _, each in sorted(self._workers.items()) if tenant in (None, each.beat.tenant)]
+        return [replace(each, now=now) for each in found[:WORKERS_MAX]]
+
+    @atomic
+    async def drain(self, worker: WorkerId) -> bool:
+        found = self._workers.get(worker)
+        if found is not None:
+            self._workers[worker] = replace(found, drain_requested=True)
+        return found is not None
+
+
+class MemoryPools:
+    def __init__(self, state: MemoryState) -> None:
+        self._state = state
+        self._pools: dict[str, PoolRecord] = {}
+
+    @atomic
+    async def read(self, pool: str) -> PoolRecord | None:
+        return self._pools.get(pool)
+
+    @atomic
+    async def write(self, pool: str, seen: str | None, version: str, text: str) -> bool:
+        now, before = self._state.now_us(), self._pools.get(pool)
+        if before is not None and before.version == version:
+            return True
+        if (None if before is None else before.version) != seen:
+            return False
+        if before is None:
+            for old in [each.pool for each in self._pools.values() if each.written_at < now - FORGET_POOL_AFTER_US]:
+                del self._pools[old]
+            if len(self._pools) >= POOLS_MAX:
+                return False
+        self._pools[pool] = PoolRecord(pool, version, text, now)
+        return True
+
+    @atomic
+    async def all(self) -> list[PoolRecord]:
+        return [record for _, record in sorted(self._pools.items())]

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
+from leaseway.domain.identity import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
+from leaseway.domain.quota import Quota, exceeded
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.key_rows import key_id_taken, too_many_keys
+from leaseway.stores.keys import key_id_taken, too_many_keys
 from leaseway.stores.memory.state import MemoryState
 
 
@@ -20,7 +21,7 @@ class MemoryKeys:
         self._state = state
         self._keys: dict[str, ApiKey] = {}
 
-    async def add(self, key: ApiKey) -> None:
+    async def add(self, key: ApiKey, tenant_max: int | None = None) -> None:
         with self._state.lock:
             present = self._keys.get(key.id)
             if present is not None:
@@ -30,9 +31,22 @@ class MemoryKeys:
             before = self._state.now_us() - FORGET_US
             for old in [old for old in self._keys.values() if is_forgettable(old, before)][:FORGET_MAX]:
                 del self._keys[old.id]
+            if tenant_max is not None:
+                self._make_room(key.tenant, tenant_max)
             if len(self._keys) >= KEYS_MAX:
                 raise too_many_keys()
             self._keys[key.id] = key
+
+    def _make_room(self, tenant: str, most: int) -> None:
+        now = self._state.now_us()
+        own = sorted(
+            (key for key in self._keys.values() if key.tenant == tenant), key=lambda key: (key.created_at, key.id)
+        )
+        live, dead = [key for key in own if key.is_live(now)], [key for key in own if not key.is_live(now)]
+        if len(live) >= most:
+            raise exceeded(tenant, Quota.KEYS, most, len(live), 1)
+        for old in dead[: max(len(dead) - most, 0)]:
+            del self._keys[old.id]
 
     async def find(self, id: str) -> ApiKey | None:
         return self._keys.get(id)

@@ -1,6 +1,7 @@
 """The executable specification of a limiter, in memory under one lock.
 
-Memory ends with the process, so a new limiter starts a new fence, with all buckets used up.
+Memory ends with the process, so a new limiter starts a new fence, with all buckets used up: an earlier process may have
+used them. With `starts_full` it does not assume that, for tests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +11,17 @@ from threading import Lock
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Notice, Verdict
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
-from leaseway.domain.limits.sizing import Sizing
-from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
+from leaseway.domain.limits.buckets import Acquisition, Granted, Notice, Verdict
+from leaseway.domain.limits.level import NEW, Level
+from leaseway.domain.limits.limit import KNOWN_US, LimitDefinition, PermitRequest, Sizing
+from leaseway.domain.limits.validation import (
+    check_acquire,
+    check_ended,
+    check_in_flight,
+    check_notice,
+    check_requests,
+    check_unused,
+)
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.python_limiter import FORGET_MAX, LimitLevels, StoredLimit, change_limit, check_all, declare_limit
 
@@ -21,11 +29,12 @@ from leaseway.stores.python_limiter import FORGET_MAX, LimitLevels, StoredLimit,
 class MemoryLevels(LimitLevels):
     """Levels by the name of their definition and their own name."""
 
-    def __init__(self, now_us: Callable[[], Instant], in_flight_grace_us: int) -> None:
+    def __init__(self, now_us: Callable[[], Instant], in_flight_grace_us: int, starts_full: bool) -> None:
         super().__init__(in_flight_grace_us)
         self._lock = Lock()
         self._now_us = now_us
-        self.now = self.since = now_us()
+        self.now = now_us()
+        self.since = self.now - (KNOWN_US if starts_full else 0)
         self.defined: dict[str, StoredLimit] = {}
         self._levels: dict[tuple[str, str], Level] = {}
 
@@ -93,9 +102,11 @@ class MemoryLimitDefinitions:
 class MemoryLimiter:
     """Any thread and any event loop may call it: no method awaits while it holds the lock."""
 
-    def __init__(self, now_us: Callable[[], Instant], *, in_flight_grace_us: int = 0) -> None:
+    def __init__(
+        self, now_us: Callable[[], Instant], *, in_flight_grace_us: int = 0, starts_full: bool = False
+    ) -> None:
         # No grace by default: the calls in flight ended with the process. A restarted server cannot assume that.
-        self._levels = MemoryLevels(now_us, in_flight_grace_us)
+        self._levels = MemoryLevels(now_us, in_flight_grace_us, starts_full)
         self.definitions: LimitDefinitions = MemoryLimitDefinitions(self._levels)
 
     async def open(self) -> None:
@@ -121,10 +132,10 @@ class MemoryLimiter:
         with self._levels.locked() as levels:
             levels.return_unused(granted, unused)
 
-    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        check_in_flight(asks, holder, count)
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, used: Sequence[int] = ()) -> None:
+        check_ended(asks, holder, count, used)
         with self._levels.locked() as levels:
-            levels.end_calls(asks, holder, count)
+            levels.end_calls(asks, holder, count, used)
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         check_in_flight(asks, holder, count, in_flight_us)

@@ -1,27 +1,33 @@
-"""Reads of jobs and lanes, and inspection, in memory."""
+"""Reads of jobs and lanes, inspection, and the history of the work, in memory."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from heapq import nlargest
 
+from msgspec.structs import replace
+
 from leaseway.domain.health import Finding, judge_failed
+from leaseway.domain.history.rows import HISTORY_PAGE, HistoryLevel, HistoryRow, start_of
 from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.inspection import (
     OWNERS_MAX,
+    PAGE_BYTES_MAX,
     PAGE_MAX,
     SCAN_MAX,
     SUMMARIES_MAX,
+    SUMMARY_PROGRESS_BYTES_MAX,
     EndedCount,
     JobFilter,
     JobSummary,
     LaneWait,
     LeaseOwner,
     SearchPage,
+    cut_page,
 )
 from leaseway.domain.job import ErrorRecord, Job, State
 from leaseway.domain.lane import LaneCount
-from leaseway.stores.memory.rows import FINAL, JobRow, Lane, Place, build_job, count_lane, matches
-from leaseway.stores.memory.state import MemoryState, atomic
+from leaseway.domain.outcome import usable_lease_us
+from leaseway.stores.memory.state import FINAL, JobRow, Lane, MemoryState, Place, atomic, build_job, count_lane, matches
 
 ORDER = list(State)
 
@@ -36,9 +42,11 @@ class MemoryReads:
         return None if row is None else build_job(row)
 
     @atomic
-    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
+    async def jobs(
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, bytes_max: int | None = None
+    ) -> list[Job]:
         page = newest_first(self._state, which, before)
-        return [build_job(row) for row in page[: max(min(limit, PAGE_MAX), 0)]]
+        return cut_page(map(build_job, page[: max(min(limit, PAGE_MAX), 0)]), bytes_max)
 
     @atomic
     async def errors(self, job: JobId) -> list[ErrorRecord]:
@@ -46,11 +54,15 @@ class MemoryReads:
         return [] if row is None else list(row.errors)
 
     @atomic
-    async def lanes(self) -> Sequence[LaneCount]:
-        return [count_lane(lane) for _, lane in sorted(self._state.lanes.items())]
+    async def lanes(self, tenant: str | None = None) -> Sequence[LaneCount]:
+        lanes = (lane for _, lane in sorted(self._state.lanes.items()))
+        return [count_lane(lane) for lane in lanes if tenant in (None, lane.tenant)]
 
     async def now(self) -> Instant:
         return self._state.now_us()
+
+    async def locked_by(self, job: JobId) -> str | None:
+        return None
 
 
 class MemoryInspection:
@@ -64,8 +76,9 @@ class MemoryInspection:
         rows = newest_first(self._state, JobFilter(queue=which.queue, tenant=which.tenant), before)
         scanned = rows[:scan_max]
         found = [build_job(row) for row in scanned if matches(row, which)][: limit + 1]
-        if len(found) > limit:
-            return SearchPage(found[:limit], found[limit - 1].id)
+        page = cut_page(found[:limit], PAGE_BYTES_MAX)
+        if len(page) < len(found):
+            return SearchPage(page, page[-1].id)
         return SearchPage(found, scanned[-1].id if len(scanned) < len(rows) else None)
 
     @atomic
@@ -104,9 +117,10 @@ class MemoryInspection:
         ]
 
     @atomic
-    async def job_for_key(self, tenant: str, key: str) -> JobId | None:
-        known = self._state.keys.get((tenant, key))
-        return known.job if known is not None and known.expires_at > self._state.now_us() else None
+    async def jobs_for_keys(self, tenant: str, keys: Sequence[str]) -> dict[str, JobId]:
+        known = {key: self._state.keys.get((tenant, key)) for key in keys}
+        now = self._state.now_us()
+        return {key: each.job for key, each in known.items() if each is not None and each.expires_at > now}
 
     async def health(self, *, deep: bool = False) -> list[Finding]:
         return [judge_failed(list(await MemoryReads(self._state).lanes()))]
@@ -121,11 +135,16 @@ def summarize(row: JobRow) -> JobSummary:
     new, last_error = row.new, row.last_error
     return JobSummary(
         id=new.id, kind=new.kind, queue=new.queue, tenant=new.tenant, state=row.state, priority=new.priority,
-        attempts=row.attempts, attempts_max=new.attempts_max, progress=row.progress, lease_owner=row.owner,
+        attempts=row.attempts, attempts_max=new.attempts_max, progress=short_progress(row), lease_owner=row.owner,
         lease_until=row.until if row.place is Place.LEASED else None, cancel_requested=row.cancel_requested,
         created_at=row.created_at, run_at=row.run_at, finished_at=row.finished_at if row.place in FINAL else None,
         last_error_code=last_error.code if last_error else None, last_error_at=last_error.at if last_error else None,
     )  # fmt: skip
+
+
+def short_progress(row: JobRow) -> str | None:
+    is_short = row.progress is not None and len(row.progress.encode()) <= SUMMARY_PROGRESS_BYTES_MAX
+    return row.progress if is_short else None
 
 
 def leases_by_worker(lanes: Mapping[tuple[str, str, str], Lane]) -> Mapping[WorkerId, list[JobRow]]:
@@ -142,6 +161,53 @@ def owner(name: WorkerId, rows: list[JobRow], now: Instant) -> LeaseOwner:
         name=name,
         leased=len(rows),
         expired=sum(row.until <= now for row in rows),
-        seen_at=max(row.until - row.new.lease_us for row in rows),
+        seen_at=max(row.until - usable_lease_us(row.new.lease_us) for row in rows),
         until=min(row.until for row in rows),
     )
+
+
+class MemoryHistory:
+    def __init__(self, state: MemoryState) -> None:
+        self._state = state
+        self._rows: dict[str, HistoryRow] = {}
+
+    @atomic
+    async def record(self, rows: Sequence[HistoryRow]) -> None:
+        self._record(rows)
+
+    def _record(self, rows: Sequence[HistoryRow]) -> None:
+        minute = start_of(self._state.now_us(), HistoryLevel.MINUTE)
+        for row in rows:
+            self._rows.setdefault(row.id, replace(row, at=row.at or minute))
+
+    @atomic
+    async def rows(
+        self,
+        level: HistoryLevel,
+        since: Instant,
+        until: Instant,
+        *,
+        tenant: str | None = None,
+        after: str = "",
+        limit: int = HISTORY_PAGE,
+    ) -> list[HistoryRow]:
+        found = [
+            row
+            for row in self._rows.values()
+            if row.level is level and since <= row.at < until and tenant in (None, row.tenant)
+            if row.at > since or row.id > after
+        ]
+        return sorted(found, key=lambda row: (row.at, row.id))[:limit]
+
+    @atomic
+    async def replace(self, ids: Sequence[str], rows: Sequence[HistoryRow]) -> None:
+        for id_ in ids:
+            self._rows.pop(id_, None)
+        self._record(rows)
+
+    @atomic
+    async def prune(self, level: HistoryLevel, before: Instant, limit: int) -> int:
+        old = [row.id for row in self._rows.values() if row.level is level and row.at < before][:limit]
+        for id_ in old:
+            del self._rows[id_]
+        return len(old)

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from leaseway.domain.errors import SchemaVersions
 from leaseway.domain.ids import Instant
 from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
+from leaseway.ports.history import HistoryStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
-from leaseway.ports.notifications import Notifications
+from leaseway.ports.pool_board import PoolBoard
 from leaseway.ports.reads import Inspection, JobReads
-from leaseway.stores.memory.definitions import MemoryPauses, MemorySchedules, MemoryTenants
+from leaseway.ports.store import Notifications
+from leaseway.ports.workers import WorkerRegistry
+from leaseway.stores.memory.definitions import MemoryPauses, MemoryPools, MemorySchedules, MemoryTenants, MemoryWorkers
 from leaseway.stores.memory.jobs import MemoryBlockingSubmission, MemoryJobs, MemoryOperations
 from leaseway.stores.memory.keys import MemoryKeys, MemorySessions
-from leaseway.stores.memory.reads import MemoryInspection, MemoryReads
+from leaseway.stores.memory.reads import MemoryHistory, MemoryInspection, MemoryReads
 from leaseway.stores.memory.state import MemoryState
 
 
@@ -32,6 +35,9 @@ class MemoryStore:
         self.notifications: Notifications = MemoryNotifications(state)
         self.inspection: Inspection | None = MemoryInspection(state)
         self.pauses: LanePauses | None = MemoryPauses(state)
+        self.workers: WorkerRegistry | None = MemoryWorkers(state)
+        self.history: HistoryStore | None = MemoryHistory(state)
+        self.pools: PoolBoard | None = MemoryPools(state)
         self.blocking: BlockingSubmission | None = MemoryBlockingSubmission(state)
         self.transactional: TransactionalSubmission | None = None
 

@@ -1,19 +1,34 @@
 """postgresql://user:password@host:port/database?schema=leaseway&pool=10&pooler=transaction
 
-A libpq URL with three options of leaseway: schema, pool and pooler. All other options go to the driver and the server.
+A libpq URL with three options of leaseway: schema, pool and pooler. Options that only other drivers know are left out,
+so that a program can give one URL to all of its libraries. All others go to the driver and the server.
 """
 
+import os
 import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from leaseway.domain.errors import BadValue, StoreRefused, redact_url
+from leaseway.domain.errors import BadValue, StoreRefused
+from leaseway.domain.redact import redact_url
 
 SCHEMA = "leaseway"
 POOL = 10
 POOL_MAX = 1_000
 SERVERS = ("any", "primary", "read-write", "standby", "read-only", "prefer-standby")
 """The values of `target_session_attrs`."""
+
+
+IGNORED = frozenset({
+    # of libpq
+    "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
+    "sslcompression", "sslsni", "load_balance_hosts", "fallback_application_name", "gssdelegation",
+    # of SQLAlchemy with asyncpg
+    "prepared_statement_cache_size", "statement_cache_size", "command_timeout", "timeout", "async_fallback",
+})  # fmt: skip
+"""Options for other drivers. leaseway has timeouts and keepalives of its own."""
+UNAVAILABLE = ("channel_binding", "gssencmode")
+"""Options of libpq that leaseway's driver does not have. They can be ignored unless the URL requires them."""
 
 
 class Address(NamedTuple):
@@ -55,7 +70,7 @@ def parse_address(url: str) -> Address:
             "must be written as %2F %3F %23 %40"
         ) from error
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    schema = check_schema(given.pop("schema", SCHEMA))
+    schema = check_schema(given.pop("schema", os.environ.get("LEASEWAY_SCHEMA") or SCHEMA))
     pool = parse_pool(given.pop("pool", str(POOL)))
     pooler = given.pop("pooler", "session")
     if pooler not in ("session", "transaction"):
@@ -64,8 +79,22 @@ def parse_address(url: str) -> Address:
         raise BadValue(
             "target_session_attrs", f"must be one of {', '.join(SERVERS)} (is {given['target_session_attrs']!r})"
         )
-    dsn = urlunsplit(parts._replace(query=urlencode(given)))
+    known = leave_out_unknown(given, redact_url(url))
+    dsn = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(known)))
     return Address(dsn, redact_url(dsn), schema, pool, has_sessions=pooler == "session")
+
+
+def leave_out_unknown(given: dict[str, str], shown: str) -> dict[str, str]:
+    """The options without those that only other drivers know."""
+    for name in UNAVAILABLE:
+        if given.pop(name, "prefer") not in ("disable", "allow", "prefer"):
+            raise StoreRefused(
+                f"{shown}: the driver does not support {name}; use sslmode=verify-full instead, with {name}=prefer"
+            )
+    if "ssl" in given:  # SQLAlchemy's name for it, with asyncpg
+        given = {"sslmode": given["ssl"], **given}
+        del given["ssl"]
+    return {name: value for name, value in given.items() if name not in IGNORED}
 
 
 def check_schema(name: str) -> str:

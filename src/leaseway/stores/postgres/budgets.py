@@ -9,57 +9,83 @@ later windows, which the client chooses by the rule of the domain.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from leaseway.domain.budgets.balances import (
-    THRESHOLDS,
     Audit,
     Balance,
     BudgetWindow,
+    Evidence,
+    HoldLine,
     JournalEntry,
-    Sums,
     WindowKey,
     fresh_window,
 )
 from leaseway.domain.budgets.budget import (
-    MICROS_MAX,
     BudgetDefinition,
     Charge,
     Crossed,
     HoldAnswer,
-    HoldBooked,
     HoldDenied,
-    HoldGranted,
-    HoldUsed,
     check_budget,
     check_micros,
     is_template,
     unknown_budget,
 )
 from leaseway.domain.budgets.calendar_windows import CalendarWindow, window_at
-from leaseway.domain.budgets.holds import LineRequest, Lines, check_lines, find_room, wait_us
-from leaseway.domain.errors import StoreBusy
+from leaseway.domain.budgets.holds import (
+    Correction,
+    Hold,
+    HoldState,
+    LineRequest,
+    Lines,
+    check_evidence,
+    check_lines,
+    find_room,
+    uncorrectable,
+    wait_us,
+)
+from leaseway.domain.budgets.rebooking import FIRST_BOOKED, BookedPlace, booked_place, earlier_room
+from leaseway.domain.errors import StoreBusy, UsageError
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BALANCES_MAX, BudgetDefinitions, BudgetReads, Expired
+from leaseway.ports.ledger import (
+    BALANCES_MAX,
+    RESERVED_MAX,
+    BudgetDefinitions,
+    BudgetReads,
+    Expired,
+    HoldRequest,
+    Posted,
+    SettleHoldRequest,
+)
+from leaseway.stores.postgres.budget_rows import (
+    KnownBudget,
+    PlacedHold,
+    check_actuals,
+    hold_arguments,
+    line_arguments,
+    parse_audit,
+    parse_balance,
+    parse_correction,
+    parse_crossed,
+    parse_entry,
+    parse_hold_answer,
+    parse_holds,
+    parse_posted,
+    parse_window,
+    render_definition,
+    settle_arguments,
+)
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.database import Database
 from leaseway.stores.postgres.rows import encode_json
 from leaseway.stores.postgres.schema import migrate, refuse_read_only
 
-NO_ROOM = 10 * MICROS_MAX
-"""More than any window can hold, including its overdraft."""
+LAST = chr(0x10FFFF)
+"""The last character: every text that begins with a prefix comes before the prefix with this character."""
 TRIES_MAX = 50
 """Tries until a hold gives up. Each lost try means that a concurrent hold succeeded."""
-
-
-class KnownBudget(msgspec.Struct, frozen=True):
-    """A definition, and the stamp by which the server checks that it is still in force."""
-
-    definition: BudgetDefinition
-    version: int
-    stamp: int
 
 
 class PostgresBudgetDefinitions:
@@ -82,7 +108,7 @@ class PostgresBudgetDefinitions:
         return [(known.definition, known.version) for known in (await self.learn()).values()]
 
     async def forget(self, name: str) -> bool:
-        ((was_known,),) = await self._database.call("forget_budget", name)
+        ((was_known,),) = await self._database.call("forget_budget", name, self._database.at())
         return bool(was_known)
 
     async def learn(self) -> dict[str, KnownBudget]:
@@ -119,8 +145,44 @@ class PostgresBudgetReads:
     async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
         return [parse_entry(row) for row in await self._database.read("list_journal", name, max(limit, 0))]
 
+    async def holds(self, name: str, limit: int = 100) -> list[Hold]:
+        return parse_holds(await self._database.read("list_holds", name, max(limit, 0)))
+
+    async def booked(self, budget: str, *, after: BookedPlace = FIRST_BOOKED, limit: int = 100) -> list[Hold]:
+        wanted = (budget, *after, max(limit, 0), self._database.at())
+        return sorted(parse_holds(await self._database.read("list_booked", *wanted)), key=booked_place)
+
+    async def booked_for(self, prefix: str, limit: int = 100) -> list[Hold]:
+        wanted = (prefix, f"{prefix}{LAST}", max(limit, 0), self._database.at())
+        return sorted(parse_holds(await self._database.read("list_booked_for", *wanted)), key=booked_place)
+
+    async def reserved(self, prefix: str) -> list[str]:
+        return [id_ for (id_,) in await self._database.read("list_reserved", prefix, f"{prefix}{LAST}", RESERVED_MAX)]
+
     async def audit(self) -> Audit:
         return parse_audit(await self._database.read("audit_budgets"))
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        knowns = [await self._definitions.find(charge) for charge in charges]
+        if any(known.definition.paused for known in knowns):
+            await self._definitions.learn()  # the definition says whether the budget was resumed
+            knowns = [await self._definitions.find(charge) for charge in charges]
+        now, books = await read_open_windows(self._database, (charge.name for charge in charges))
+        return max(
+            (
+                wait_us(known.definition, charge.name, lambda name, window: books.get((name, window)), now)
+                for charge, known in zip(charges, knowns, strict=True)
+            ),
+            default=0,
+        )
+
+
+async def read_open_windows(database: Database, names: Iterable[str]) -> tuple[Instant, dict[WindowKey, Balance]]:
+    """The server's time, and the balances of windows that have not ended."""
+    rows = await database.read("open_windows", list(names), database.at())
+    return rows[0][0], {
+        (row[1], CalendarWindow(*row[2:5])): parse_balance(row[5:]) for row in rows if row[1] is not None
+    }
 
 
 class PostgresLedger:
@@ -153,6 +215,7 @@ class PostgresLedger:
             knowns = [await self._definitions.find(charge) for charge, _ in lines]
             instant = later if later is not None else await self._now()
             windows = [window_at(known.definition.every, known.definition.tz, instant) for known in knowns]
+            wants = [LineRequest(*line, known.definition) for line, known in zip(lines, knowns, strict=True)]
             how = (id, owner, ttl_us, dispatch, later is not None)
             (row,) = await self._database.call(
                 "hold_budgets", *how, *line_arguments(lines, knowns, windows), self._database.at()
@@ -160,7 +223,6 @@ class PostgresLedger:
             answer, self._heard, *rest = row
             match answer:
                 case "full":
-                    wants = [LineRequest(*line, known.definition) for line, known in zip(lines, knowns, strict=True)]
                     found = await self._find_room(wants)
                     if isinstance(found, HoldDenied):
                         return found
@@ -169,6 +231,8 @@ class PostgresLedger:
                     await self._definitions.learn()
                 case "again":
                     later = None
+                case "booked" if later is None and (earlier := await self._earlier_room(wants, rest)) is not None:
+                    later = earlier
                 case _:
                     return parse_hold_answer(answer, *rest)
         raise StoreBusy(f"{self.address.shown}: lost to concurrent writers {TRIES_MAX} times; try again")
@@ -179,20 +243,65 @@ class PostgresLedger:
         found = find_room(wants, lambda name, window: books.get((name, window)), now)
         return found if isinstance(found, HoldDenied) or found > now else None
 
+    async def _earlier_room(self, wants: Sequence[LineRequest], booked: Record) -> Instant | None:
+        """Where a hold fits that was booked before, if not in the current windows, which the server has tried."""
+        _, _, names, *windows = booked
+        amounts = {want.charge.name: want.amount_micros for want in wants}
+        lines = [
+            HoldLine(name=name, budget=name, unit="", window=CalendarWindow(*window), amount_micros=amounts[name])
+            for name, *window in zip(names, *windows, strict=True)
+        ]
+        now, books = await self._open_windows(names)
+        found = earlier_room(lines, wants, lambda name, window: books.get((name, window)), now)
+        return found if found is not None and found > now else None
+
     async def _open_windows(self, names: Iterable[str]) -> tuple[Instant, dict[WindowKey, Balance]]:
-        rows = await self._database.read("open_windows", list(names), self._database.at())
-        self._heard = rows[0][0]
-        return rows[0][0], {
-            (row[1], CalendarWindow(*row[2:5])): parse_balance(row[5:]) for row in rows if row[1] is not None
-        }
+        self._heard, books = await read_open_windows(self._database, names)
+        return self._heard, books
+
+    async def post(self, holds: Sequence[HoldRequest], settlements: Sequence[SettleHoldRequest]) -> Posted:
+        instant = await self._now()
+        asked = [await self._placed(each, instant) for each in holds]
+        priced = [check_actuals(each) for each in settlements]
+        sent = (*settle_arguments(priced), *hold_arguments([each for each in asked if each is not None]))
+        (row,) = await self._database.call("post_budgets", *sent, self._database.at())
+        self._heard = row[0]
+        return parse_posted(row, asked, priced)
+
+    async def _placed(self, request: HoldRequest, instant: Instant) -> PlacedHold | None:
+        """A request with the windows that contain this instant. None: it is wrong."""
+        try:
+            check_lines(request.id, request.lines, request.ttl_us)
+            knowns = [await self._definitions.find(charge) for charge, _ in request.lines]
+        except UsageError:
+            return None
+        return PlacedHold(
+            request, knowns, [window_at(each.definition.every, each.definition.tz, instant) for each in knowns]
+        )
 
     async def dispatch(self, id: str) -> bool:
         ((may_call,),) = await self._database.call("dispatch_hold", id, self._database.at())
         return bool(may_call)
 
-    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
+    async def settle(self, id: str, actuals: Mapping[str, int], *, owner: str | None = None) -> Crossed:
         amounts = [check_micros(f"settle {what}", micros) for what, micros in actuals.items()]
-        return parse_crossed(await self._database.call("settle_hold", id, list(actuals), amounts, self._database.at()))
+        return parse_crossed(
+            await self._database.call("settle_hold", id, list(actuals), amounts, owner, self._database.at())
+        )
+
+    async def correct(self, id: str, actuals: Mapping[str, int], evidence: Evidence) -> tuple[Correction, ...]:
+        check_evidence(evidence, actuals)
+        amounts = [check_micros(f"settle {what}", micros) for what, micros in actuals.items()]
+        sent = (id, list(actuals), amounts, evidence.by, evidence.reason)
+        rows = await self._database.call("correct_hold", *sent, self._database.at())
+        state, corrected_by = rows[0][:2]
+        corrections = tuple(parse_correction(row[2:6], actuals) for row in rows)
+        is_repeated = corrected_by is not None and [row[6] for row in rows] == [
+            each.after_micros for each in corrections
+        ]
+        if state != HoldState.CAPTURED and not is_repeated:
+            raise uncorrectable(id, HoldState(state), corrected_by or "")
+        return corrections
 
     async def void(self, id: str) -> bool:
         ((is_void,),) = await self._database.call("void_hold", id, self._database.at())
@@ -203,20 +312,6 @@ class PostgresLedger:
         was_dispatched = {hold: was for hold, was, *_ in rows}
         captured = sum(was_dispatched.values())
         return Expired(len(was_dispatched) - captured, captured, parse_crossed([row[2:] for row in rows]))
-
-    async def wait_us(self, charges: Sequence[Charge]) -> int:
-        knowns = [await self._definitions.find(charge) for charge in charges]
-        if any(known.definition.paused for known in knowns):
-            await self._definitions.learn()  # the definition says whether the budget was resumed
-            knowns = [await self._definitions.find(charge) for charge in charges]
-        now, books = await self._open_windows(charge.name for charge in charges)
-        return max(
-            (
-                wait_us(known.definition, charge.name, lambda name, window: books.get((name, window)), now)
-                for charge, known in zip(charges, knowns, strict=True)
-            ),
-            default=0,
-        )
 
     async def prune(self, keep_us: int, limit: int) -> int:
         ((count,),) = await self._database.call("prune_budgets", keep_us, limit, self._database.at())
@@ -230,90 +325,3 @@ class PostgresLedger:
             await self._open_windows(())
         assert self._heard is not None
         return self._heard
-
-
-# -- rows and values ------------------------------------------------------------------------------------------------
-
-
-def render_definition(definition: BudgetDefinition) -> dict[str, Any]:
-    """A definition for the server. `paused` is left out unless it is set, so that a declaration does not resume."""
-    sent = msgspec.structs.asdict(definition)
-    return sent if definition.paused else {name: value for name, value in sent.items() if name != "paused"}
-
-
-def line_arguments(lines: Lines, knowns: Sequence[KnownBudget], windows: Sequence[CalendarWindow]) -> tuple[Any, ...]:
-    """names, budgets, stamps, amounts, permitted overdrafts, starts, ends, labels."""
-    return (
-        [charge.name for charge, _ in lines],
-        [charge.budget for charge, _ in lines],
-        [known.stamp for known in knowns],
-        # A paused budget has no room; holds that exist are answered as usual.
-        [NO_ROOM if known.definition.paused else micros for (_, micros), known in zip(lines, knowns, strict=True)],
-        [known.definition.overdraft_micros for known in knowns],
-        [window.start for window in windows],
-        [window.end for window in windows],
-        [window.label for window in windows],
-    )
-
-
-def parse_hold_answer(answer: str, deadline: Any, budget: Any, starts: Any, ends: Any, labels: Any) -> HoldAnswer:
-    if answer == "used":
-        return HoldUsed()
-    if answer == "booked":
-        return HoldBooked(max(starts), budget)
-    return HoldGranted(tuple(map(CalendarWindow, starts, ends, labels)), deadline)
-
-
-def parse_crossed(rows: Iterable[Record]) -> Crossed:
-    return tuple((name, each) for name, before, after in rows for each in THRESHOLDS if before < each <= after)
-
-
-def parse_audit(rows: Iterable[Record]) -> Audit:
-    sums: dict[str, dict[WindowKey, Sums]] = {"windows": {}, "journal": {}, "holds": {}}
-    unbalanced = []
-    for side, name, start, end, label, held, spent, is_balanced in rows:
-        place = (name, CalendarWindow(start, end, label))
-        if held or spent:
-            sums[side][place] = Sums(held, spent)
-        if not is_balanced:
-            unbalanced.append(place)
-    return Audit(sums["windows"], sums["journal"], sums["holds"], tuple(unbalanced))
-
-
-def parse_balance(row: Record) -> Balance:
-    limit_micros, spent_micros, held_micros, overdraft_micros, threshold = row
-    return Balance(
-        limit_micros=limit_micros,
-        spent_micros=spent_micros,
-        held_micros=held_micros,
-        overdraft_micros=overdraft_micros,
-        threshold_percent=threshold,
-    )
-
-
-def parse_window(row: Record) -> BudgetWindow:
-    now, name, budget, unit, start, end, label, *numbers = row
-    window = CalendarWindow(start, end, label)
-    return BudgetWindow(
-        name=name,
-        budget=budget,
-        unit=unit,
-        window=window,
-        balance=parse_balance(numbers),
-        has_begun=window.start <= now,
-    )
-
-
-def parse_entry(row: Record) -> JournalEntry:
-    seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
-    return JournalEntry(
-        seq=seq,
-        at=at,
-        hold=hold,
-        name=name,
-        window=CalendarWindow(start, end, label),
-        kind=kind,
-        held_micros=held_micros,
-        spent_micros=spent_micros,
-        crossed=crossed,
-    )

@@ -7,6 +7,7 @@ after every call, which costs a round trip; leaseway leaves nothing to reset.
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -18,6 +19,7 @@ import asyncpg
 from leaseway.domain.errors import LeasewayError, StoreBusy, TransientError, UnknownOutcome
 from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.errors import Deadlocked, translate, translate_connect
+from leaseway.stores.tenant_share import CALLING_TENANT, TenantShares
 
 CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 10.0
@@ -26,10 +28,32 @@ CLOSE_SECONDS_MAX = 2.0
 UNUSED_SECONDS_MAX = 60.0
 """Close connections that were needed only for a peak after this time: a server has few for all processes."""
 
+IDLE_SECONDS_MAX = 2.0
+"""Between the statements of one call, for a client that stopped there. The rows that it locked have no lease yet, so
+nothing else would release them."""
+
+KEEPALIVE_SECONDS = (15, 5, 3)
+"""When an idle connection is probed first, how often it is probed then, and how many probes may be lost."""
+UNANSWERED_SECONDS_MAX = 20
+"""The longest time that sent data may stay unacknowledged, or unread, before the connection is closed."""
+
 NAME = "leaseway"
-ISOLATION = "SET default_transaction_isolation TO 'read committed'"
-"""Each statement must see everything committed before it, whatever the database's default is. It is set after
-connecting, because poolers refuse startup parameters that they do not know."""
+SESSION = """
+SET default_transaction_isolation TO 'read committed';
+SET tcp_keepalives_idle TO {}; SET tcp_keepalives_interval TO {}; SET tcp_keepalives_count TO {};
+SET tcp_user_timeout TO {};
+DO $$ BEGIN SET client_connection_check_interval TO 5000; EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$
+""".format(*KEEPALIVE_SECONDS, UNANSWERED_SECONDS_MAX * 1000)
+"""Settings of a session, made after connecting, because poolers refuse startup parameters that they do not know.
+
+Each statement must see everything committed before it, whatever the database's default is. A session whose client has
+vanished must end within half a minute, also while it waits for a lock; not every platform can check the latter."""
+BEGIN = """
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SET LOCAL idle_in_transaction_session_timeout TO {:.0f};
+SET LOCAL tcp_user_timeout TO {:.0f}
+"""
+"""One round trip, and nothing stays in the session. A client that does not read its answer counts as unanswered."""
 DEADLOCKS_MAX = 2
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
@@ -63,7 +87,7 @@ class Connections:
             return answer
         # The driver prepares a statement and then executes it. A pooler sends both to the same server connection only
         # inside a transaction.
-        async with connection.transaction(isolation="read_committed"):
+        async with open_transaction(connection, IDLE_SECONDS_MAX):
             answer = await connection.fetch(sql, *values)
             return answer
 
@@ -81,7 +105,7 @@ class Connections:
     @asynccontextmanager
     async def transaction(self, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
         """Run several statements in one transaction."""
-        async with self.borrow(seconds) as connection, connection.transaction(isolation="read_committed"):
+        async with self.borrow(seconds) as connection, open_transaction(connection, CALL_SECONDS_MAX):
             yield connection
 
     def borrow(self, seconds: float = CALL_SECONDS_MAX) -> "Loan":
@@ -123,8 +147,9 @@ class Connections:
                     statement_cache_size=100 if has_sessions else 0,
                 )
                 try:
+                    keep_alive(connection)
                     if has_sessions:
-                        await connection.execute(ISOLATION)
+                        await connection.execute(SESSION)
                 except BaseException:
                     connection.terminate()
                     raise
@@ -156,7 +181,7 @@ class Loan:
     Without a scope, only the statement has a timeout: the driver's own costs a third of a timeout scope.
     """
 
-    __slots__ = ("_connection", "_connections", "_pool", "_scope", "_seconds")
+    __slots__ = ("_connection", "_connections", "_pool", "_scope", "_seconds", "_tenant")
 
     def __init__(self, connections: Connections, pool: "Pool", seconds: float, *, has_scope: bool = True) -> None:
         self._connections = connections
@@ -165,12 +190,13 @@ class Loan:
         self._scope = asyncio.timeout(seconds) if has_scope else None
 
     async def __aenter__(self) -> asyncpg.Connection:
-        self._connection = await self._pool.acquire()
+        self._tenant = CALLING_TENANT.get()
+        self._connection = await self._pool.acquire(self._tenant)
         try:
             if self._scope is not None:
                 await self._scope.__aenter__()
         except BaseException:
-            self._pool.release(self._connection)
+            self._pool.release(self._connection, self._tenant)
             raise
         return self._connection
 
@@ -188,7 +214,7 @@ class Loan:
                 if translated is not error:
                     raise translated from error
         finally:
-            self._pool.release(self._connection)
+            self._pool.release(self._connection, self._tenant)
 
 
 class Pool:
@@ -201,14 +227,16 @@ class Pool:
         self._cleanup: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(connections.address.pool)
+        self._shares = TenantShares(max(connections.address.pool // 2, 1))
         self._is_closed = False
         self._end_of_loop: AsyncGenerator[None, None] | None = None
 
-    async def acquire(self) -> asyncpg.Connection:
+    async def acquire(self, tenant: str | None = None) -> asyncpg.Connection:
+        """For a tenant: one of its share, which is half of the connections."""
         if self._end_of_loop is None:
             self._end_of_loop = self._close_with_loop()
             await anext(self._end_of_loop)
-        await self._wait_for_slot()
+        await self._wait_for_slot(tenant)
         try:
             while self._idle:
                 connection, _ = self._idle.pop()
@@ -216,35 +244,53 @@ class Pool:
                     return connection
             return await self._connections.connect()
         except BaseException:
-            self._slots.release()
+            self._leave_slot(tenant)
             raise
 
-    async def _wait_for_slot(self) -> None:
-        if not self._slots.locked():
+    async def _wait_for_slot(self, tenant: str | None) -> None:
+        if tenant is None and not self._slots.locked():
             await self._slots.acquire()
             return
         try:
             async with asyncio.timeout(WAIT_SECONDS_MAX):
-                await self._slots.acquire()
+                await self._take_slot(tenant)
         except TimeoutError as error:
             count = self._connections.address.pool
+            which = f"all {count} connections of this event loop"
+            if tenant is not None and self._shares.is_used_up(tenant):
+                which = f"the {self._shares.most} connections of one tenant"
             raise StoreBusy(
-                f"all {count} connections of this event loop were in use for {WAIT_SECONDS_MAX:g} s; "
-                f"allow more with ?pool={2 * count}, or make fewer calls at once"
+                f"{which} were in use for {WAIT_SECONDS_MAX:g} s; allow more with ?pool={2 * count}, or make fewer "
+                "calls at once"
             ) from error
+
+    async def _take_slot(self, tenant: str | None) -> None:
+        if tenant is not None:
+            await self._shares.acquire(tenant)
+        try:
+            await self._slots.acquire()
+        except BaseException:
+            if tenant is not None:
+                self._shares.release(tenant)
+            raise
+
+    def _leave_slot(self, tenant: str | None) -> None:
+        self._slots.release()
+        if tenant is not None:
+            self._shares.release(tenant)
 
     def close_idle_now(self) -> None:
         """After a timeout: if one connection is dead, the others probably are, and each would cost another timeout."""
         while self._idle:
             self._idle.pop()[0].terminate()
 
-    def release(self, connection: asyncpg.Connection) -> None:
+    def release(self, connection: asyncpg.Connection, tenant: str | None = None) -> None:
         if self._is_closed:
             connection.terminate()
         elif not connection.is_closed():
             self._idle.append((connection, asyncio.get_running_loop().time()))
             self._schedule_cleanup()
-        self._slots.release()
+        self._leave_slot(tenant)
 
     def _schedule_cleanup(self) -> None:
         if self._cleanup is None and len(self._idle) > 1:
@@ -288,6 +334,34 @@ class Pool:
     def _terminate_idle(self) -> None:
         self._is_closed = True
         self.close_idle_now()
+
+
+@asynccontextmanager
+async def open_transaction(connection: asyncpg.Connection, idle_seconds: float) -> AsyncIterator[None]:
+    """A transaction that the server rolls back if the client stops inside it."""
+    await connection.execute(BEGIN.format(idle_seconds * 1000, UNANSWERED_SECONDS_MAX * 1000))
+    try:
+        yield
+    except Exception:
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        raise
+    except BaseException:
+        connection.terminate()  # the call was cancelled; its server may not answer any more
+        raise
+    await connection.execute("COMMIT")
+
+
+def keep_alive(connection: asyncpg.Connection) -> None:
+    """Let the system close this end of a connection whose server has vanished. A listener would wait forever."""
+    found = connection._transport.get_extra_info("socket")
+    if found is None or found.family == socket.AF_UNIX:
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    seconds = dict(zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), KEEPALIVE_SECONDS, strict=True))
+    for name, value in {**seconds, "TCP_USER_TIMEOUT": UNANSWERED_SECONDS_MAX * 1000}.items():
+        if hasattr(socket, name):  # not every system has all of them
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def close_politely(connection: asyncpg.Connection) -> None:

@@ -1,12 +1,15 @@
 """Translates errors of the driver and the server into errors of leaseway: what happened, to what, what to do next."""
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import asyncpg
 
 from leaseway.domain.errors import (
     BadValue,
+    IdConflict,
     KeyConflict,
     LeasewayError,
     Stale,
@@ -19,13 +22,15 @@ from leaseway.domain.errors import (
     UnknownOutcome,
     UsageError,
 )
+from leaseway.stores.caller_connection import causes
 from leaseway.stores.postgres.address import Address
 
 KEY_CONFLICT = "LW001"
 BAD_VALUE = "LW002"
 UNKNOWN_LIMIT = "LW003"
 STALE = "LW004"
-OWN_CODES = (KEY_CONFLICT, BAD_VALUE, UNKNOWN_LIMIT, STALE)
+ID_CONFLICT = "LW005"
+OWN_CODES = (KEY_CONFLICT, BAD_VALUE, UNKNOWN_LIMIT, STALE, ID_CONFLICT)
 """SQLSTATEs that the schema's functions raise."""
 
 REFUSED = {
@@ -41,6 +46,8 @@ REFUSED = {
     "26000": "if there is a pooler in transaction mode, add ?pooler=transaction to the URL",
     "42P05": "if there is a pooler in transaction mode, add ?pooler=transaction to the URL",
 }
+MISSING = ("3F000", "42883")
+"""No such schema, no such function."""
 UNWRITABLE = ("22000", "22021", "22P05")
 """The driver or the server cannot encode a text."""
 BUSY = {
@@ -54,7 +61,9 @@ BUSY = {
 }
 BEFORE_ANY_COMMIT = ("22", "23", "25", "53300", "57P03")
 """Invalid values, or a server that accepts no writes or no sessions: nothing was written."""
-LOST = ("08", "57P01", "57P02", "57P04", "57P05")
+BROKEN = ("connection is closed", "cannot perform operation")
+"""How the driver describes a connection that was lost between two of its own steps."""
+LOST = ("08", "25P03", "57P01", "57P02", "57P04", "57P05")
 """The connection ended. The statement may have been executed."""
 
 
@@ -64,9 +73,11 @@ class Deadlocked(StoreBusy):
 
 def translate(error: Exception, address: Address) -> LeasewayError:
     """The error of leaseway for an error of a statement."""
-    where, code = address.shown, getattr(error, "sqlstate", None) or ""
+    where, code = address.shown, sqlstate(error)
     if code == KEY_CONFLICT:
         return KeyConflict(first_line(error))
+    if code == ID_CONFLICT:
+        return IdConflict(first_line(error))
     if code == BAD_VALUE:
         field, _, text = first_line(error).partition(": ")
         return BadValue(field, text)
@@ -89,6 +100,37 @@ def translate(error: Exception, address: Address) -> LeasewayError:
     if code.startswith("53"):
         return TransientError(f"{where}: the server lacks resources ({error}); nothing was written, try again")
     return TerminalError(f"{where}: {error} ({code})")
+
+
+def sqlstate(error: BaseException) -> str:
+    """The SQLSTATE of a driver's error; empty if it has none."""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+
+
+@contextmanager
+def translating_caller_errors(address: Address) -> Iterator[None]:
+    """For statements on the caller's own connection: only errors that the schema's functions raise, and a missing
+    schema, are translated. All others concern the caller's transaction, and the caller handles those of its driver."""
+    try:
+        yield
+    except Exception as error:
+        translated = translate_caller_error(error, address)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def translate_caller_error(error: Exception, address: Address) -> LeasewayError | None:
+    for cause in reversed(list(causes(error))):
+        code = sqlstate(cause)
+        if code in OWN_CODES and isinstance(cause, Exception):
+            return translate(cause, address)
+        if code in MISSING:
+            return UsageError(
+                f"the database of this connection has no schema {address.schema!r} of this leaseway version, so it is "
+                f"not the database of the store, {address.shown}; pass a connection to that database"
+            )
+    return None
 
 
 def may_be_stored(error: LeasewayError) -> bool:
@@ -118,6 +160,8 @@ def translate_connect(error: Exception, address: Address) -> LeasewayError:
         return translate_tls(error, address) or TransientError(
             f"{where}: is not reachable ({first_line(error)}); check host and port"
         )
+    if isinstance(error, asyncpg.InternalClientError) or first_line(error).startswith(BROKEN):
+        return TransientError(f"{where}: the connection broke while it was opened ({first_line(error)}); try again")
     return StoreRefused(f"{where}: is not a usable URL ({first_line(error)})")
 
 

@@ -1,6 +1,7 @@
 """The health checks of `leaseway doctor` for a PostgreSQL schema.
 
-    server ─► primary ─► schema ─► owners ─► connections ─► snapshots ─► dead rows ─► partitions ─► counters ─► jobs
+    server ─► primary ─► schema ─► owners ─► connections ─► transactions ─► snapshots ─► dead rows ─► partitions ─►
+    counters ─► clock ─► jobs
 
 The checks stop at the first one that makes the following ones meaningless.
 """
@@ -14,6 +15,8 @@ from leaseway.domain.errors import LeasewayError, SchemaVersions
 from leaseway.domain.health import (
     STUCK_US_MAX,
     Finding,
+    find_causes,
+    judge_clock,
     judge_counters,
     judge_failed,
     judge_leases,
@@ -25,10 +28,11 @@ from leaseway.domain.health import (
     warning,
 )
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.lane import LaneCount
+from leaseway.domain.lane import LaneCount, Pause
 from leaseway.stores.postgres import rows
-from leaseway.stores.postgres.budgets import parse_audit
+from leaseway.stores.postgres.budget_rows import parse_audit
 from leaseway.stores.postgres.connection import Connections
+from leaseway.stores.postgres.definitions import parse_worker
 from leaseway.stores.postgres.schema import read_versions
 from leaseway.stores.postgres.statements import statements_for
 
@@ -50,6 +54,15 @@ SELECT pid, coalesce(nullif(application_name, ''), usename, 'unknown'),
   FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
  ORDER BY xact_start LIMIT 1
 """
+IDLE_HOLDERS = """
+SELECT pid, coalesce(nullif(application_name, ''), usename, 'unknown'),
+       extract(epoch FROM clock_timestamp() - state_change)::bigint
+  FROM pg_stat_activity
+ WHERE state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '1 second'
+   AND pid IN (SELECT pid FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+                WHERE relnamespace = to_regnamespace($1) AND granted AND mode <> 'AccessShareLock')
+ ORDER BY state_change
+"""
 SIZES = """
 SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads'),
        (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits
@@ -69,18 +82,26 @@ SELECT pg_get_userbyid(owner), count(*) FROM (
 """
 RECOUNT = """
 SELECT queue, tenant, needs, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
-       coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0)
+       coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0),
+       coalesce(counted.bytes, 0), closed_until, closed_why
   FROM {0}.lanes LEFT JOIN (
     SELECT lane, count(*) FILTER (WHERE state = 'ready') AS ready,
            count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
            count(*) FILTER (WHERE state = 'leased') AS leased, count(*) FILTER (WHERE state = 'done') AS done,
-           count(*) FILTER (WHERE state = 'failed') AS failed, count(*) FILTER (WHERE state = 'cancelled') AS cancelled
-      FROM (SELECT lane, state FROM {0}.jobs UNION ALL SELECT lane, state FROM {0}.history) AS every GROUP BY lane)
+           count(*) FILTER (WHERE state = 'failed') AS failed, count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
+           sum(bytes) AS bytes
+      FROM (SELECT lane, state, octet_length(payload) + coalesce(octet_length(cursor), 0)
+                   + coalesce(octet_length(progress), 0) + (
+                     SELECT coalesce(sum(octet_length(message) + octet_length(traceback)), 0)
+                       FROM {0}.errors WHERE job = jobs.id) AS bytes
+              FROM {0}.jobs JOIN {0}.payloads USING (id)
+            UNION ALL SELECT lane, state, bytes FROM {0}.history) AS every GROUP BY lane)
     AS counted ON counted.lane = lanes.id
  ORDER BY queue, tenant, needs
 """
 LANES = """
-SELECT queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled FROM {0}.lane_counts
+SELECT queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled, bytes, closed_until, closed_why
+  FROM {0}.lane_counts
  ORDER BY queue, tenant, needs
 """
 STUCK = "SELECT count(*), min(until) FROM {0}.jobs WHERE state = 'leased' AND until <= $1"
@@ -89,7 +110,10 @@ OLDEST = """
 SELECT queue, min(run_at) FROM {0}.jobs JOIN {0}.lanes ON lanes.id = lane
  WHERE state = 'ready' OR (state = 'scheduled' AND run_at <= $1) GROUP BY queue ORDER BY queue
 """
-SERVED = "SELECT queue, max(served_at) FROM {0}.lanes GROUP BY queue"
+CLOCK = "SELECT max(served_at), {0}.wall_us() FROM {0}.flows"
+PAUSES = "SELECT queue, tenant FROM {}.pauses"
+WORKERS = "SELECT since, seen_at, drain_requested, beat FROM {}.workers"
+SERVED = "SELECT queue, max(served_at) FROM {0}.flows GROUP BY queue"
 
 
 async def check_health(connections: Connections, deep: bool) -> list[Finding]:
@@ -122,6 +146,7 @@ async def run_checks(
         return
     yield owners(await connection.fetch(OWNERS, address.schema))
     yield room(*await connection.fetchrow(ROOM))
+    yield transactions(await connection.fetch(IDLE_HOLDERS, address.quoted))
     if await connection.fetchval(MAY_SEE):
         yield snapshot(await connection.fetchrow(OLDEST_SNAPSHOT))
     else:
@@ -130,6 +155,7 @@ async def run_checks(
     yield partitions(await connection.fetchval(DEFAULT_ROWS.format(address.quoted, DEFAULT_ROWS_MAX)))
     yield await counters(connection, address.quoted, seconds)
     yield await budgets(connection, address.quoted, seconds)
+    yield judge_clock(*await connection.fetchrow(CLOCK.format(address.quoted)))
     async for finding in in_lanes(connection, address.quoted):
         yield finding
 
@@ -164,6 +190,20 @@ def room(used: int, most: int) -> Finding:
     if used >= 0.9 * most:
         return warning("connections", text, "Raise max_connections, or use a pooler: ?pooler=transaction")
     return ok("connections", text)
+
+
+def transactions(idle: Sequence[tuple[int, str, int]]) -> Finding:
+    """Sessions whose client stopped inside a transaction. Jobs that they locked have no lease, and claims skip them."""
+    if not idle:
+        return ok("transactions", "no idle session holds locks on jobs")
+    pid, name, seconds = idle[0]
+    others = f", and {len(idle) - 1} more" if len(idle) > 1 else ""
+    text = f"session {pid} ({name}) has been idle inside a transaction for {seconds} s and holds locks{others}"
+    advice = (
+        f"Jobs that it locked cannot be claimed. End it: SELECT pg_terminate_backend({pid}). leaseway's own "
+        "transactions end by themselves; set idle_in_transaction_session_timeout for the others"
+    )
+    return problem("transactions", text, advice)
 
 
 def snapshot(oldest: tuple[int, str, int] | None) -> Finding:
@@ -227,6 +267,8 @@ async def in_lanes(connection: asyncpg.Connection, name: str) -> AsyncIterator[F
     yield judge_leases(sum(lane.leased for lane in counted), stuck, oldest, now)
     waiting = dict(await connection.fetch(OLDEST.format(name), now))
     served = dict(await connection.fetch(SERVED.format(name)))
-    for finding in judge_waiting(waiting, served, now):
+    pauses = [Pause(queue, tenant or None) for queue, tenant in await connection.fetch(PAUSES.format(name))]
+    workers = [parse_worker(row, now) for row in await connection.fetch(WORKERS.format(name))]
+    for finding in judge_waiting(waiting, served, now, find_causes(counted, pauses, workers)):
         yield finding
     yield judge_failed(counted)

@@ -11,14 +11,15 @@ from leaseway.domain.errors import LeasewayError, UnknownOutcome
 from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
 from leaseway.domain.ids import JobId, Token
 from leaseway.domain.inspection import CancelResult, JobFilter
-from leaseway.domain.job import NewJob, Settlement, State, Submitted
-from leaseway.stores.postgres import rows
-from leaseway.stores.postgres.caller_transaction import fetch_in_transaction, fetch_in_transaction_blocking
+from leaseway.domain.job import NewJob, Settlement, State, Submitted, jobs_by_id
+from leaseway.domain.requirements import quoted_name
+from leaseway.stores.caller_connection import fetch, fetch_blocking
+from leaseway.stores.event_loops import IdleForecast
+from leaseway.stores.postgres import notify, rows
 from leaseway.stores.postgres.database import JobDatabase
-from leaseway.stores.postgres.errors import may_be_stored
-from leaseway.stores.postgres.notify import IdleForecast
+from leaseway.stores.postgres.errors import may_be_stored, translating_caller_errors
 from leaseway.stores.postgres.rows import filter_conditions
-from leaseway.stores.postgres.submit_coalescer import SubmitCoalescer
+from leaseway.stores.postgres.submit import SubmitCoalescer
 
 Question = tuple[tuple[str, ...], tuple[Gate, ...]]
 """Queues, and the gates that are closed."""
@@ -42,7 +43,7 @@ class PostgresJobs:
         return await self._submit(jobs)
 
     async def _submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        uniform = rows.uniform_arguments(distinct(jobs))
+        uniform = rows.uniform_arguments(list(jobs_by_id(jobs).values()))
         if uniform is None:
             answers = rows.parse_submitted(jobs, await self._database.call("submit", *submission(self._database, jobs)))
         else:
@@ -92,11 +93,10 @@ class PostgresJobs:
         return replace(rows.parse_exchange(call, answers), lost=tuple(lost))
 
     def _exchange_arguments(self, call: Exchange, settlements: Sequence[Settlement]) -> rows.Values:
-        closed = tenant = None
-        if call.wants is not None:
-            closed, tenant = rows.render_gates(call.wants.closed), call.wants.tenant
-        settled = self._settle_arguments(settlements)
-        return (call.worker, *rows.claim_arguments(call), *settled, rows.render_admits(call), closed, tenant)
+        tenant, repeat_max = (None, None) if call.wants is None else (call.wants.tenant, call.wants.repeat_max)
+        gates = (rows.render_admits(call), rows.render_closings(call))
+        claim = rows.claim_arguments(call)
+        return (call.worker, *claim, *self._settle_arguments(settlements), *gates, tenant, repeat_max)
 
     def _settle_arguments(self, settlements: Sequence[Settlement]) -> rows.Values:
         return (*rows.settle_arguments(settlements), *rows.child_arguments(settlements), self._database.at())
@@ -130,7 +130,7 @@ class PostgresJobs:
             connection is not None
             and not connection.is_poller
             and forecast is not None
-            and forecast.is_valid(self._database.local.count)
+            and forecast.is_valid(self._database.local.count, notify.FORECAST_SECONDS)
         ):
             return forecast.wait_us()
         seen = IdleForecast(self._database.local.count)
@@ -157,17 +157,18 @@ class PostgresTransactionalSubmission:
     def __init__(self, database: JobDatabase) -> None:
         self._database = database
 
-    async def submit(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
-        database, values = self._database, submission(self._database, jobs)
-        return rows.parse_submitted(
-            jobs, await fetch_in_transaction(connection, database.address, database.sql["submit"], *values)
-        )
+    async def submit(self, connection: object, jobs: Sequence[NewJob], *, notify: bool = True) -> list[Submitted]:
+        with translating_caller_errors(self._database.address):
+            answers = await fetch(connection, self._statement(notify), submission(self._database, jobs))
+        return rows.parse_submitted(jobs, [row[:1] for row in answers])
 
-    def submit_blocking(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
-        database, values = self._database, submission(self._database, jobs)
-        return rows.parse_submitted(
-            jobs, fetch_in_transaction_blocking(connection, database.address, database.sql["submit"], *values)
-        )
+    def submit_blocking(self, connection: object, jobs: Sequence[NewJob], *, notify: bool = True) -> list[Submitted]:
+        with translating_caller_errors(self._database.address):
+            answers = fetch_blocking(connection, self._statement(notify), submission(self._database, jobs))
+        return rows.parse_submitted(jobs, [row[:1] for row in answers])
+
+    def _statement(self, notify: bool) -> str:
+        return self._database.sql["submit_and_notify" if notify else "submit"]
 
 
 class PostgresOperations:
@@ -184,6 +185,19 @@ class PostgresOperations:
         ((answers,),) = await self._database.call("retry", found, self._database.at())
         self._database.notifier.notify()
         return [JobId(id_) for id_ in answers]
+
+    async def run_now(self, which: JobFilter, limit: int) -> list[JobId]:
+        conditions, values = filter_conditions(which, [max(limit, 0)])
+        text = self._database.sql["list_scheduled_ids"].replace(":conditions", " AND ".join(["true", *conditions]))
+        found = [id_ for (id_,) in await self._database.connections.read(text, *values)]
+        ((answers,),) = await self._database.call("run_now", found, self._database.at())
+        self._database.notifier.notify()
+        return [JobId(id_) for id_ in answers]
+
+    async def open_lanes(self, name: str, limit: int, tenant: str | None = None) -> int:
+        ((opened,),) = await self._database.call("open_lanes", quoted_name(name), max(limit, 0), tenant)
+        self._database.notifier.notify()
+        return int(opened)
 
     async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
         found = await self._finished(which, "true", limit)
@@ -202,9 +216,4 @@ class PostgresOperations:
 
 
 def submission(database: JobDatabase, jobs: Sequence[NewJob]) -> rows.Values:
-    return (*rows.submit_arguments(distinct(jobs)), False, database.at())
-
-
-def distinct(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Each id once; the last one wins."""
-    return list({job.id: job for job in jobs}.values())
+    return (*rows.submit_arguments(list(jobs_by_id(jobs).values())), False, database.at())

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
+from leaseway.domain.identity import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
+from leaseway.domain.quota import Quota, exceeded
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.key_rows import COLUMNS, key_id_taken, parse_key, parse_session, render_scopes, too_many_keys
+from leaseway.stores.keys import COLUMNS, key_id_taken, parse_key, parse_session, render_scopes, too_many_keys
 from leaseway.stores.postgres.database import Database
 
 
@@ -13,10 +14,12 @@ class PostgresKeys:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, key: ApiKey) -> None:
+    async def add(self, key: ApiKey, tenant_max: int | None = None) -> None:
         values = {name: getattr(key, name) for name in COLUMNS} | {"role": key.role.value, "scopes": render_scopes(key)}
-        bounds = (KEYS_MAX, FORGET_US, FORGET_MAX, self._database.at())
-        ((kept,),) = await self._database.call("add_api_key", *values.values(), *bounds)
+        bounds = (tenant_max, KEYS_MAX, FORGET_US, FORGET_MAX, self._database.at())
+        ((kept, tenant_keys),) = await self._database.call("add_api_key", *values.values(), *bounds)
+        if tenant_keys is not None and tenant_max is not None:
+            raise exceeded(key.tenant, Quota.KEYS, tenant_max, tenant_keys, 1)
         if kept is None:
             raise too_many_keys()
         if kept != key.hash:

@@ -14,19 +14,26 @@ import msgspec
 
 from leaseway.domain.errors import StoreRefused, UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import Bucket, Granted, InFlight, Level, Never, Notice, Verdict, Wait
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
-from leaseway.domain.limits.sizing import size_limit
-from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
+from leaseway.domain.limits import breaker, buckets
+from leaseway.domain.limits.buckets import RATE_USED, Granted, Never, Notice, Verdict, Wait
+from leaseway.domain.limits.level import Breaker, Bucket, InFlight, Level, Use
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit, size_limit
+from leaseway.domain.limits.validation import (
+    check_acquire,
+    check_ended,
+    check_in_flight,
+    check_notice,
+    check_requests,
+    check_unused,
+)
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database
 from leaseway.stores.postgres.rows import encode_json
 from leaseway.stores.postgres.schema import migrate, refuse_read_only
 
-IS_PAUSED = -2
-"""The window that the server reports for a paused limit."""
+SPECIAL_REASONS = {-2: buckets.PAUSED, -3: breaker.OPEN, -4: breaker.PROBED}
+"""By the window that the server reports instead of one."""
 
 
 class PostgresLimitDefinitions:
@@ -111,19 +118,22 @@ class PostgresLimiter:
             "return_permits", *limit_names(granted.asks), costs, unused, *when, self._database.at()
         )
 
-    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        check_in_flight(asks, holder, count)
-        await self._database.call("end_calls", *limit_names(asks), holder, count)
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, used: Sequence[int] = ()) -> None:
+        check_ended(asks, holder, count, used)
+        given = (*limit_names(asks), [ask.cost for ask in asks], holder, count, list(used))
+        await self._database.call("end_calls", *given, self._database.at())
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         check_in_flight(asks, holder, count, in_flight_us)
-        await self._database.call("renew_calls", *limit_names(asks), holder, count, in_flight_us, self._database.at())
+        given = (*limit_names(asks), [ask.cost for ask in asks], holder, count, in_flight_us)
+        await self._database.call("renew_calls", *given, self._database.at())
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
         about = (notice.name, notice.limit, notice.generation, notice.throttled)
         sent = (notice.retry_after_us, notice.remaining, notice.reset_us)
-        await self._database.call("apply_notice", *about, *sent, self._database.at())
+        call = (notice.circuit, notice.failed, notice.answered)
+        await self._database.call("apply_notice", *about, *sent, *call, self._database.at())
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
@@ -148,14 +158,17 @@ def render_definition(definition: LimitDefinition) -> dict[str, Any]:
         "paces": [window.permit_ns for window in sizing.windows],
         "concurrency": sizing.concurrency,
         "lease_us": sizing.lease_us,
+        "is_metered": sizing.is_metered,
+        "breaker": sizing.breaker,
     }
 
 
 def parse_verdict(asks: Sequence[PermitRequest], row: Record) -> Verdict:
-    answer, count, granted_at, since, lease_us, generations, place, wait_us, window_us, most = row
+    answer, count, granted_at, since, lease_us, generations, circuits, watched, place, wait_us, window_us, most = row
     match answer:
         case "granted":
-            return Granted(tuple(asks), count, granted_at, since, lease_us, tuple(generations))
+            told = tuple(generations), tuple(circuits or ()), tuple(watched or ())
+            return Granted(tuple(asks), count, granted_at, since, lease_us, *told)
         case "wait":
             return Wait(wait_us, asks[place - 1].name, wait_reason(window_us))
         case _:
@@ -164,15 +177,17 @@ def parse_verdict(asks: Sequence[PermitRequest], row: Record) -> Verdict:
 
 def wait_reason(window_us: int) -> str:
     """The same text as in `domain.limits.buckets`."""
-    if window_us == IS_PAUSED:
-        return buckets.PAUSED
+    if window_us in SPECIAL_REASONS:
+        return SPECIAL_REASONS[window_us]
     if window_us > 0:
-        return f"its rate per {window_us / SECOND_US:g} s is used up"
+        return RATE_USED.format(window_us / SECOND_US)
     return "its concurrency limit is reached" if window_us < 0 else "the provider asked for a wait"
 
 
 def parse_level(row: Record) -> Level:
-    _, since, blocked_until, percent, generation, slowed_at, windows, tats, turns, paces, holders, counts, untils = row
+    _, since, blocked_until, percent, generation, slowed_at, *rest = row
+    state, arrays = rest[:6], rest[6:]
+    windows, tats, turns, paces, used_windows, used_until, used_amounts, holders, counts, untils = arrays
     in_flight = zip(holders or (), counts or (), untils or (), strict=True)
     return Level(
         buckets={window: Bucket(*each) for window, *each in zip(windows, tats, turns, paces, strict=True)},
@@ -181,5 +196,7 @@ def parse_level(row: Record) -> Level:
         percent=percent,
         generation=generation,
         slowed_at=slowed_at,
+        breaker=Breaker(*state),
         in_flight={holder: InFlight(count, until) for holder, count, until in in_flight},
+        used=tuple(Use(*each) for each in zip(used_windows, used_until, used_amounts, strict=True)),
     )

@@ -4,25 +4,29 @@ A process that creates work wakes its own waiting workers at once, and notifies 
 transaction of its own, at most once in COALESCE_SECONDS. A process that waits listens on a separate connection. A
 notification may be lost, and behind a pooler in transaction mode there are none; polling finds the work in any case.
 
-Jobs that are submitted in a caller's own transaction are not announced. Therefore one of the listening processes is
-the designated poller: it polls at its usual interval and notifies the others when it finds work. The others trust their
-last poll for FORECAST_SECONDS.
+Jobs that are submitted in a caller's own transaction are announced by its commit, or not at all. Therefore one of the
+listening processes is the designated poller: it polls at its usual interval and notifies the others when it finds work.
+The others trust their last poll for FORECAST_SECONDS.
+
+Every listening process receives every notification, because any of them may be the only one that can run the job. If
+all of them claimed at once, they would delay each other, so a few claim at once, at random, and the others one after
+the other. A shared advisory lock of each listening connection tells how many there are.
 """
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from functools import partial
+from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import asyncpg
 
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.ids import SECOND_US
-from leaseway.stores.local_notifier import LocalNotifier
-from leaseway.stores.postgres.connection import DRIVER_ERRORS, Connections, close_politely
+from leaseway.stores.event_loops import LocalNotifier
+from leaseway.stores.postgres.connection import CLOSE_SECONDS_MAX, DRIVER_ERRORS, Connections, close_politely
 from leaseway.stores.postgres.statements import statements_for
 
 COALESCE_SECONDS = 0.010
@@ -35,6 +39,19 @@ FORECAST_SECONDS = 10.0
 POLLER_CHECK_SECONDS = 15.0
 """How often a process checks whether the designated poller is gone."""
 
+FIRST = 1.5
+"""How many processes a notification wakes at once, on average."""
+NEXT_SECONDS = 0.002
+"""The average time between the others."""
+LAST_SECONDS = 0.2
+"""The longest time by which a process delays a notification."""
+
+JOIN_LISTENERS = "SELECT pg_advisory_lock_shared(hashtext('leaseway.listeners'), hashtext($1))"
+COUNT_LISTENERS = """
+SELECT count(*) FROM pg_locks
+ WHERE locktype = 'advisory' AND classid = hashtext('leaseway.listeners')::oid AND objid = hashtext($1)::oid
+   AND objsubid = 2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 BECOME_POLLER = "SELECT pg_try_advisory_lock(hashtext('leaseway.poller'), hashtext($1))"
 
 Loop = asyncio.AbstractEventLoop
@@ -51,6 +68,8 @@ class Notifier:
         self._is_in_call = False
         self._requested = 0
         """The number of notifications that this process has asked for."""
+        self._covered = 0
+        """How many of them the last notification covers, whether it was sent or failed."""
         self._sessions: WeakKeyDictionary[Loop, int] = WeakKeyDictionary()
         """The server process of the connection that sent the last notification."""
 
@@ -72,13 +91,14 @@ class Notifier:
             yield False
             self.notify()
             return
-        self._is_in_call, sent = True, self._requested
+        self._is_in_call, requested = True, self._requested
         try:
             yield True
         finally:
             self._is_in_call = False
+        self._covered = requested
         self._local.notify()  # a worker of this process may have started to wait meanwhile
-        self._start(loop, partial(self._send_later, sent))
+        self._start(loop, self._send_later)
 
     def _is_quiet(self, loop: Loop) -> bool:
         is_busy = self._local.is_awaited or self._is_in_call or not self._connections.address.has_sessions
@@ -90,31 +110,32 @@ class Notifier:
 
     def _start(self, loop: Loop, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if not self._is_sending(loop):
-            # The store owns these tasks: it ends them when it closes.
-            self._sending[loop] = loop.create_task(send())
+            # The store owns these tasks: it ends them when it closes. They send for all tenants.
+            self._sending[loop] = loop.create_task(send(), context=Context())
 
     def is_own(self, session: int) -> bool:
         """Whether a notification was sent by this process, whose waiting workers have been woken already."""
         return session in self._sessions.values()
 
     async def _send(self) -> None:
-        await self._send_since(-1)
+        while self._covered != self._requested:
+            await self._send_now()
+            await asyncio.sleep(COALESCE_SECONDS)
 
     async def _send_after_local(self) -> None:
         await asyncio.sleep(LOCAL_FIRST_SECONDS)
         await self._send()
 
-    async def _send_later(self, sent: int) -> None:
-        """The call has just sent a notification. Requests since it began are coalesced into the next one."""
+    async def _send_later(self) -> None:
+        """A notification was sent just now. Requests since then are coalesced into the next one."""
         await asyncio.sleep(COALESCE_SECONDS)
-        await self._send_since(sent)
+        await self._send()
 
-    async def _send_since(self, sent: int) -> None:
-        while sent != self._requested:
-            sent = self._requested
-            with contextlib.suppress(LeasewayError):  # a notification may be lost
-                await self._send_once()
-            await asyncio.sleep(COALESCE_SECONDS)
+    async def _send_now(self) -> None:
+        requested = self._requested
+        with contextlib.suppress(LeasewayError):  # a notification may be lost
+            await self._send_once()
+        self._covered = requested
 
     async def _send_once(self) -> None:
         async with self._connections.borrow() as connection:
@@ -122,7 +143,13 @@ class Notifier:
             await self._connections.fetch(connection, self._sql)
 
     async def close(self) -> None:
+        """Send what is still to be sent: the jobs that a leaving worker releases must not wait for the next poll of
+        another worker."""
         await cancel(self._sending.pop(asyncio.get_running_loop(), None))
+        if self._covered != self._requested:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await self._send_now()
 
 
 class NotificationListener:
@@ -176,7 +203,10 @@ class ListeningConnection:
         self._opening: asyncio.Task[None] | None = None
         self._tried_at = self._checked_at = float("-inf")
         self._end_of_loop: AsyncGenerator[None, None] | None = None
+        self._delayed: asyncio.TimerHandle | None = None
         self.is_poller = False
+        self.listeners = 1
+        """How many processes listened when they were last counted, this one included."""
 
     @property
     def is_open(self) -> bool:
@@ -197,6 +227,8 @@ class ListeningConnection:
         with contextlib.suppress(LeasewayError, *DRIVER_ERRORS):  # the next wait tries again
             connection = await self._connections.connect()
             try:
+                await connection.fetchval(JOIN_LISTENERS, self._connections.address.schema)
+                self.listeners = await connection.fetchval(COUNT_LISTENERS, self._connections.address.schema)
                 await connection.add_listener(f"leaseway.{self._connections.address.schema}", self._receive)
             except BaseException:
                 connection.terminate()
@@ -205,23 +237,30 @@ class ListeningConnection:
             self._local.count += 1  # earlier notifications were missed, so no forecast is valid any more
 
     def _receive(self, connection: object, session: int, *_: object) -> None:
-        if not self._is_own(session):
+        if self._is_own(session) or self._delayed is not None:
+            return
+        seconds = wake_delay_seconds(self.listeners, random.random())
+        if seconds:
+            self._delayed = asyncio.get_running_loop().call_later(seconds, self._notify_delayed)
+        else:
             self._local.notify()
 
+    def _notify_delayed(self) -> None:
+        self._delayed = None
+        self._local.notify()
+
     async def check_poller(self) -> bool:
-        """Whether this process is the designated poller. It becomes the poller if there is none."""
-        now = time.monotonic()
-        if (
-            self.is_poller
-            or self._connection is None
-            or not self.is_open
-            or now - self._checked_at < POLLER_CHECK_SECONDS
-        ):
+        """Whether this process is the designated poller. It becomes the poller if there is none. Listening processes
+        are counted at the same time."""
+        now, schema = time.monotonic(), self._connections.address.schema
+        if self._connection is None or not self.is_open or now - self._checked_at < POLLER_CHECK_SECONDS:
             return self.is_poller
         self._checked_at = now
         with contextlib.suppress(TimeoutError, *DRIVER_ERRORS):
             async with asyncio.timeout(RETRY_SECONDS):
-                self.is_poller = await self._connection.fetchval(BECOME_POLLER, self._connections.address.schema)
+                if not self.is_poller:
+                    self.is_poller = await self._connection.fetchval(BECOME_POLLER, schema)
+                self.listeners = await self._connection.fetchval(COUNT_LISTENERS, schema)
         return self.is_poller
 
     async def _close_with_loop(self) -> AsyncGenerator[None, None]:
@@ -244,33 +283,19 @@ class ListeningConnection:
             self._connection.terminate()
 
     async def _close(self) -> None:
+        if self._delayed is not None:
+            self._delayed.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
             await close_politely(connection)
 
 
-class IdleForecast:
-    """The answer of a poll: for how long there is nothing to do, unless a notification arrives."""
-
-    def __init__(self, notifications: int) -> None:
-        self._notifications = notifications
-        self._polled_at = time.monotonic()
-        self.answer_us: int | None = None
-
-    def is_valid(self, notifications: int) -> bool:
-        age = time.monotonic() - self._polled_at
-        return notifications == self._notifications and age < FORECAST_SECONDS and self.wait_us() != 0
-
-    def wait_us(self) -> int | None:
-        if self.answer_us is None:
-            return None
-        return max(self.answer_us - int((time.monotonic() - self._polled_at) * SECOND_US), 0)
-
-    def is_news_to(self, before: "IdleForecast | None") -> bool:
-        """Whether there is work now that no notification has announced since the poll before."""
-        if before is None or before._notifications != self._notifications:
-            return False
-        return self.answer_us == 0 and before.answer_us != 0
+def wake_delay_seconds(listeners: int, chance: float) -> float:
+    """By how much one of these processes delays a notification. `chance`: at least 0, and below 1."""
+    place = listeners * chance - FIRST
+    if listeners <= 2 or place <= 0:
+        return 0.0
+    return place * min(NEXT_SECONDS, LAST_SECONDS / listeners)
 
 
 async def cancel(task: asyncio.Task[None] | None) -> None:

@@ -1,14 +1,18 @@
-"""Reads of jobs and lanes, and inspection, in PostgreSQL."""
+"""Reads of jobs and lanes, inspection, and the history of the work, in PostgreSQL."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+import msgspec
+
 from leaseway.domain.health import Finding
-from leaseway.domain.ids import SECOND_US, Instant, JobId
+from leaseway.domain.history.rows import HISTORY_PAGE, HistoryCell, HistoryLevel, HistoryRow
+from leaseway.domain.ids import SECOND_US, Instant, JobId, WorkerId
 from leaseway.domain.inspection import (
     NEWEST,
     OWNERS_MAX,
+    PAGE_BYTES_MAX,
     PAGE_MAX,
     SCAN_MAX,
     SEARCH_LANES_MAX,
@@ -20,6 +24,7 @@ from leaseway.domain.inspection import (
     LeaseOwner,
     SearchPage,
     SearchStep,
+    is_cut,
     merge_steps,
 )
 from leaseway.domain.job import ErrorRecord, Job
@@ -27,7 +32,7 @@ from leaseway.domain.lane import LaneCount
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database
-from leaseway.stores.postgres.rows import STATES, filter_conditions
+from leaseway.stores.postgres.rows import STATES, encode_json, filter_conditions
 
 FINISHED = {"done", "failed", "cancelled"}
 UNSUCCESSFUL = "state IN ('failed', 'cancelled')"
@@ -148,8 +153,10 @@ class PostgresReads:
         found = await self.jobs(JobFilter(ids=(job,)), limit=1)
         return found[0] if found else None
 
-    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
-        conditions, values = filter_conditions(which, [max(min(limit, PAGE_MAX), 0)])
+    async def jobs(
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, bytes_max: int | None = None
+    ) -> list[Job]:
+        conditions, values = filter_conditions(which, [max(min(limit, PAGE_MAX), 0), bytes_max])
         if before is not None:
             values.append(before)
             conditions.append(f"id < ${len(values)}")
@@ -159,11 +166,16 @@ class PostgresReads:
     async def errors(self, job: JobId) -> list[ErrorRecord]:
         return [rows.parse_error(row) for row in await self._database.read("list_errors", job)]
 
-    async def lanes(self) -> list[LaneCount]:
-        return [rows.parse_lane(row) for row in await self._database.read("list_lanes")]
+    async def lanes(self, tenant: str | None = None) -> list[LaneCount]:
+        return [rows.parse_lane(row) for row in await self._database.read("list_lanes", tenant)]
 
     async def now(self) -> Instant:
         return await self._database.now()
+
+    async def locked_by(self, job: JobId) -> str | None:
+        for (session,) in await self._database.read("locked_by", job):
+            return str(session)
+        return None
 
 
 class PostgresInspection:
@@ -183,9 +195,13 @@ class PostgresInspection:
         values = (before or NEWEST, limit + 1, sought.lanes, which.kind, which.error_code, which.shard_key)
         scanned = await self._database.connections.read(text.replace(":schema", self._database.address.quoted), *values)
         ids, upto = merge_steps([SearchStep(ids, upto) for ids, upto in scanned], limit)
-        return SearchPage(
-            await PostgresReads(self._database).jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto
+        if not ids:
+            return SearchPage([], upto)
+        # Not `limit`: an id can be stored twice if a row is damaged, and the others must not fall off the page.
+        jobs = await PostgresReads(self._database).jobs(
+            JobFilter(ids=tuple(ids)), limit=PAGE_MAX, bytes_max=PAGE_BYTES_MAX
         )
+        return SearchPage(jobs, jobs[-1].id if is_cut(jobs) else upto)
 
     async def recent(self, newest: int, ended_after: Instant, ended: int) -> tuple[Instant, list[JobSummary]]:
         now = await self._database.now()
@@ -201,7 +217,7 @@ class PostgresInspection:
     async def owners(self) -> list[LeaseOwner]:
         found = await self._database.read("list_owners", self._database.at(), OWNERS_MAX)
         return [
-            LeaseOwner(name=name, leased=leased, expired=expired, seen_at=seen_at, until=until)
+            LeaseOwner(name=name or WorkerId(""), leased=leased, expired=expired, seen_at=seen_at, until=until)
             for name, leased, expired, seen_at, until in found
         ]
 
@@ -220,10 +236,9 @@ class PostgresInspection:
             if count is not None
         ]
 
-    async def job_for_key(self, tenant: str, key: str) -> JobId | None:
-        for (job,) in await self._database.read("job_by_key", tenant, key, self._database.at()):
-            return JobId(job)
-        return None
+    async def jobs_for_keys(self, tenant: str, keys: Sequence[str]) -> dict[str, JobId]:
+        found = await self._database.read("jobs_by_key", tenant, list(keys), self._database.at())
+        return {key: JobId(job) for key, job in found}
 
     async def health(self, *, deep: bool = False) -> list[Finding]:
         from leaseway.stores.postgres.health import check_health  # imported here because workers do not need it
@@ -240,3 +255,44 @@ def parse_summary(row: Record) -> JobSummary:
         created_at=created_at, run_at=run_at, finished_at=finished_at, last_error_code=error_code,
         last_error_at=error_at,
     )  # fmt: skip
+
+
+_decode_cell = msgspec.json.Decoder(HistoryCell).decode
+
+
+class PostgresHistory:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(self, rows: Sequence[HistoryRow]) -> None:
+        await self.replace((), rows)
+
+    async def rows(
+        self,
+        level: HistoryLevel,
+        since: Instant,
+        until: Instant,
+        *,
+        tenant: str | None = None,
+        after: str = "",
+        limit: int = HISTORY_PAGE,
+    ) -> list[HistoryRow]:
+        found = await self._database.read("list_work_history", level.value, since, until, tenant, limit, after)
+        return [
+            HistoryRow(
+                id=id_, level=HistoryLevel(number), at=at, tenant=name, queue=queue, kind=kind, cell=_decode_cell(cell)
+            )
+            for id_, number, at, name, queue, kind, cell in found
+        ]
+
+    async def replace(self, ids: Sequence[str], rows: Sequence[HistoryRow]) -> None:
+        columns = (
+            [row.id for row in rows], [row.level.value for row in rows], [row.at for row in rows],
+            [row.tenant for row in rows], [row.queue for row in rows], [row.kind for row in rows],
+            [encode_json(row.cell) for row in rows],
+        )  # fmt: skip
+        await self._database.call("replace_work_history", list(ids), *columns, self._database.at())
+
+    async def prune(self, level: HistoryLevel, before: Instant, limit: int) -> int:
+        ((count,),) = await self._database.call("prune_work_history", level.value, before, limit)
+        return int(count)

@@ -10,8 +10,9 @@ from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, Gated
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import ErrorRecord, Job, Lease, NewJob, Settlement, State, Submitted
-from leaseway.domain.lane import LaneCount, admits_by_gate
+from leaseway.domain.lane import LaneCount, admits_by_gate, distinct_closings
 from leaseway.domain.limits.limit import Rate
+from leaseway.domain.quota import Quotas
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
 
@@ -30,6 +31,7 @@ Values = tuple[Any, ...]
 
 json_text = msgspec.json.Encoder().encode
 parse_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
+parse_quotas = msgspec.json.Decoder(Quotas).decode
 
 
 def encode_json(value: Any) -> str:
@@ -150,6 +152,23 @@ def render_admits(call: Exchange) -> str | None:
     )
 
 
+def render_closings(call: Exchange) -> str | None:
+    """The closed gates as JSON; None, which is faster, if there are none."""
+    if call.wants is None or not call.wants.closed:
+        return None
+    return encode_json(
+        [
+            {
+                "needs": each.gate.needs,
+                "tenant": each.gate.tenant,
+                "wait_us": each.wait_us,
+                "why": replace_nul(each.why),
+            }
+            for each in distinct_closings(call.wants.closed)
+        ]
+    )
+
+
 def render_gates(gates: Sequence[Gate]) -> str | None:
     return encode_json(gates) if gates else None
 
@@ -227,17 +246,18 @@ def parse_error(row: Any) -> ErrorRecord:
 
 
 def parse_lane(row: Any) -> LaneCount:
-    queue, tenant, needs, *counts = row
-    ready, scheduled, leased, done, failed, cancelled = map(int, counts)
+    queue, tenant, needs, *counts, closed_until, closed_why = row
+    ready, scheduled, leased, done, failed, cancelled, size = map(int, counts)
     return LaneCount(
         queue=queue, tenant=tenant, needs=needs, ready=ready, scheduled=scheduled, leased=leased, done=done,
-        failed=failed, cancelled=cancelled,
+        failed=failed, cancelled=cancelled, bytes=size, closed_until=closed_until, closed_why=closed_why,
     )  # fmt: skip
 
 
 def parse_tenant(row: Any) -> Tenant:
-    name, weight, starts, concurrency = row
-    return Tenant(name=name, weight=weight, starts=parse_rates(starts), concurrency=concurrency)
+    name, weight, starts, concurrency, quotas = row
+    rates = parse_rates(starts)
+    return Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency, quotas=parse_quotas(quotas))
 
 
 def parse_schedule(row: Any, now: Instant) -> StoredSchedule:

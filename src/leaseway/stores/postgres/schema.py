@@ -20,8 +20,9 @@ from leaseway.stores.postgres.connection import Connections
 
 SCHEMA = files(__package__) / "schema"
 TOPICS = (
-    "tables", "lanes", "submit", "settle", "reclaim", "claim", "notify", "operate", "prune", "schedules",
-    "limits", "levels", "permits", "budgets", "holds", "keys", "grants",
+    "tables", "server", "lanes", "submit", "settle", "reclaim", "claim", "notify", "operate", "prune", "schedules",
+    "limits", "levels", "permits", "budgets", "holds", "keys", "workers", "work_history",
+    "grants",
 )  # fmt: skip
 """Types and tables come before the functions that use them; grants come last, because they cover all functions."""
 

@@ -5,15 +5,24 @@ from collections.abc import Callable
 from leaseway.domain.errors import SchemaVersions
 from leaseway.domain.ids import Instant
 from leaseway.ports.definitions import LanePauses, ScheduleStore, TenantStore
+from leaseway.ports.history import HistoryStore
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
 from leaseway.ports.key_store import KeyStore, SessionStore
-from leaseway.ports.notifications import Notifications
+from leaseway.ports.pool_board import PoolBoard
 from leaseway.ports.reads import Inspection, JobReads
+from leaseway.ports.store import Notifications
+from leaseway.ports.workers import WorkerRegistry
 from leaseway.stores.postgres.database import JobDatabase
-from leaseway.stores.postgres.definitions import PostgresPauses, PostgresSchedules, PostgresTenants
+from leaseway.stores.postgres.definitions import (
+    PostgresPauses,
+    PostgresPools,
+    PostgresSchedules,
+    PostgresTenants,
+    PostgresWorkers,
+)
 from leaseway.stores.postgres.jobs import PostgresJobs, PostgresOperations, PostgresTransactionalSubmission
 from leaseway.stores.postgres.keys import PostgresKeys, PostgresSessions
-from leaseway.stores.postgres.reads import PostgresInspection, PostgresReads
+from leaseway.stores.postgres.reads import PostgresHistory, PostgresInspection, PostgresReads
 from leaseway.stores.postgres.schema import migrate, read_versions
 
 
@@ -32,6 +41,9 @@ class PostgresStore:
         self.notifications: Notifications = database.listener
         self.inspection: Inspection | None = PostgresInspection(database)
         self.pauses: LanePauses | None = PostgresPauses(database)
+        self.workers: WorkerRegistry | None = PostgresWorkers(database)
+        self.history: HistoryStore | None = PostgresHistory(database)
+        self.pools: PoolBoard | None = PostgresPools(database)
         self.blocking: BlockingSubmission | None = None
         self.transactional: TransactionalSubmission | None = PostgresTransactionalSubmission(database)
 

@@ -17,23 +17,19 @@ from msgspec.structs import fields, replace
 
 from leaseway.domain.errors import Stale, StoreRefused, TransientError, UnknownLimit, stale_text
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import (
-    IN_FLIGHT_GRACE_US,
-    Bucket,
-    Granted,
-    InFlight,
-    Level,
-    Never,
-    Notice,
-    Verdict,
-    Wait,
+from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Granted, Never, Notice, Verdict, Wait
+from leaseway.domain.limits.level import Breaker, Bucket, InFlight, Level, Use
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Sizing, check_limit, size_limit
+from leaseway.domain.limits.validation import (
+    check_acquire,
+    check_ended,
+    check_in_flight,
+    check_notice,
+    check_requests,
+    check_unused,
 )
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
-from leaseway.domain.limits.sizing import Sizing, size_limit
-from leaseway.domain.limits.validation import check_acquire, check_in_flight, check_notice, check_requests, check_unused
 from leaseway.ports.limiter import LimitDefinitions
-from leaseway.stores.redis.address import parse_address
-from leaseway.stores.redis.connection import Connections, scripts
+from leaseway.stores.redis.connection import Connections, parse_address, scripts
 
 VERSION_MIN = 7
 FENCES_MAX = 3
@@ -77,6 +73,7 @@ class ScriptRequest(Struct, frozen=True, omit_defaults=True):
     least: int | None = None
     most: int | None = None
     count: int | None = None
+    used: Sequence[int] | None = None
     holder: str | None = None
     in_flight_us: int | None = None
     in_flight_grace_us: int | None = None
@@ -212,8 +209,9 @@ class RedisLimiter:
         caller = ScriptRequest(holder=holder, in_flight_us=in_flight_us, in_flight_grace_us=self._in_flight_grace_us)
         request = replace(caller, asks=asks, must_be_known=True, least=least, most=most)
         match await self._server.call("acquire", request):
-            case ["granted", count, now, since, lease_us, generations]:
-                return Granted(tuple(asks), count, now, since, lease_us, tuple(generations))
+            case ["granted", count, now, since, lease_us, generations, circuits, watched]:
+                told = tuple(generations), tuple(circuits), tuple(watched)
+                return Granted(tuple(asks), count, now, since, lease_us, *told)
             case ["wait", wait_us, name, why]:
                 return Wait(wait_us, name, why)
             case [_, name, most_at_once]:
@@ -228,9 +226,9 @@ class RedisLimiter:
         )
         await self._server.call("return_unused", replace(before, asks=granted.asks, count=unused))
 
-    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        check_in_flight(asks, holder, count)
-        await self._server.call("end_calls", ScriptRequest(asks=asks, holder=holder, count=count))
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, used: Sequence[int] = ()) -> None:
+        check_ended(asks, holder, count, used)
+        await self._server.call("end_calls", ScriptRequest(asks=asks, holder=holder, count=count, used=list(used)))
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, in_flight_us: int) -> None:
         check_in_flight(asks, holder, count, in_flight_us)
@@ -241,7 +239,8 @@ class RedisLimiter:
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
         await self._server.call(
-            "observe", ScriptRequest(asks=[PermitRequest(notice.name, notice.limit)], notice=notice)
+            "observe",
+            ScriptRequest(asks=[PermitRequest(notice.name, notice.limit)], notice=notice, must_be_known=True),
         )
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
@@ -269,8 +268,11 @@ def render_definition(definition: LimitDefinition) -> str:
 def parse_level(level: dict[str, Any]) -> Level:
     """An empty Lua table arrives as a list, whether it was a list or a mapping."""
     buckets, in_flight = dict(level.pop("buckets")), dict(level.pop("in_flight"))
+    used, breaker = tuple(Use(**each) for each in level.pop("used")), Breaker(**level.pop("breaker"))
     return Level(
         buckets={window_us: Bucket(**bucket) for window_us, bucket in buckets.items()},
         in_flight={holder: InFlight(**calls) for holder, calls in in_flight.items()},
+        used=used,
+        breaker=breaker,
         **level,
     )

@@ -1,15 +1,26 @@
-"""Schedules, weights and caps of tenants, and paused lanes, in one SQLite file."""
+"""Schedules, weights and caps of tenants, paused lanes, and the list of workers, in one SQLite file."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from leaseway.domain.ids import Instant
-from leaseway.domain.job import NewJob
+from leaseway.domain.ids import Instant, WorkerId
+from leaseway.domain.job import NewJob, jobs_by_id
 from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.limits.limit import Rate
+from leaseway.domain.quota import Quotas
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
+from leaseway.domain.workers import (
+    FORGET_AFTER_US,
+    WORKERS_MAX,
+    Heartbeat,
+    HeartbeatReply,
+    StoredWorker,
+    workers_max,
+)
+from leaseway.ports.pool_board import FORGET_AFTER_US as FORGET_POOL_AFTER_US
+from leaseway.ports.pool_board import POOLS_MAX, PoolRecord
 from leaseway.stores.sqlite.database import Database, Row, Transaction, as_json
 from leaseway.stores.sqlite.jobs import submit
 
@@ -31,6 +42,8 @@ class SqliteSchedules:
         return [parse_schedule(row, self._database.now_us()) for row in found]
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
+        jobs_by_id(jobs)
+
         def work(transaction: Transaction) -> bool:
             if not transaction.run("schedule_fire", name=name, seen=seen, upto=upto):
                 return False
@@ -55,6 +68,7 @@ def parse_schedule(row: Row, now: Instant) -> StoredSchedule:
 
 
 _decode_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
+_decode_quotas = msgspec.json.Decoder(Quotas).decode
 
 
 class SqliteTenants:
@@ -62,10 +76,14 @@ class SqliteTenants:
         self._database = database
 
     async def set(self, tenant: Tenant) -> None:
-        settings = {"weight": tenant.weight, "starts": as_json(tenant.starts), "concurrency": tenant.concurrency}
+        settings: dict[str, object] = {
+            "weight": tenant.weight, "starts": as_json(tenant.starts), "concurrency": tenant.concurrency,
+            "quotas": as_json(tenant.quotas),
+        }  # fmt: skip
 
         def work(transaction: Transaction) -> None:
             transaction.run("tenant_set", name=tenant.name, is_capped=int(tenant.is_capped), **settings)
+            transaction.run("lanes_of_tenant_open", tenant=tenant.name)
 
         await self._database.write(work)
         self._database.notifier.notify()
@@ -74,7 +92,11 @@ class SqliteTenants:
         return [parse_tenant(row) for row in await self._database.read("tenant_list")]
 
     async def forget(self, name: str) -> bool:
-        forgotten = await self._database.write(lambda transaction: transaction.run("tenant_forget", name=name))
+        def work(transaction: Transaction) -> list[Row]:
+            transaction.run("lanes_of_tenant_open", tenant=name)
+            return transaction.run("tenant_forget", name=name)
+
+        forgotten = await self._database.write(work)
         self._database.notifier.notify()
         return bool(forgotten)
 
@@ -103,5 +125,67 @@ class SqlitePauses:
 
 
 def parse_tenant(row: Row) -> Tenant:
-    name, weight, starts, concurrency = row
-    return Tenant(name=name, weight=weight, starts=_decode_rates(starts), concurrency=concurrency)
+    name, weight, starts, concurrency, quotas = row
+    rates = _decode_rates(starts)
+    return Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency, quotas=_decode_quotas(quotas))
+
+
+_decode_beat = msgspec.json.Decoder(Heartbeat).decode
+
+
+class SqliteWorkers:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def beat(self, beat: Heartbeat) -> HeartbeatReply:
+        def work(transaction: Transaction) -> HeartbeatReply:
+            now, values = transaction.now, {"name": beat.worker, "beat": as_json(beat), "now": transaction.now}
+            if known := transaction.run("worker_beat", **values):
+                return HeartbeatReply(now, bool(known[0][0]))
+            transaction.run("worker_forget", before=now - FORGET_AFTER_US)
+            bounds = {"tenant": beat.tenant or "", "since": now - beat.uptime_us, "most": workers_max(beat.tenant)}
+            transaction.run("worker_list_new", **values, **bounds)
+            return HeartbeatReply(now, False)
+
+        return await self._database.write(work)
+
+    async def leave(self, worker: WorkerId) -> None:
+        await self._database.write(lambda transaction: transaction.run("worker_leave", name=worker))
+
+    async def all(self, tenant: str | None = None) -> list[StoredWorker]:
+        found = await self._database.read("worker_all", tenant=tenant, most=WORKERS_MAX)
+        return [parse_worker(row, self._database.now_us()) for row in found]
+
+    async def drain(self, worker: WorkerId) -> bool:
+        return bool(await self._database.write(lambda transaction: transaction.change("worker_drain", name=worker)))
+
+
+def parse_worker(row: Row, now: Instant) -> StoredWorker:
+    since, seen_at, drain, beat = row
+    return StoredWorker(beat=_decode_beat(beat), since=since, seen_at=seen_at, drain_requested=bool(drain), now=now)
+
+
+class SqlitePools:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, pool: str) -> PoolRecord | None:
+        found = await self._database.read("pool_list", name=pool, most=1)
+        return PoolRecord(*found[0]) if found else None
+
+    async def write(self, pool: str, seen: str | None, version: str, text: str) -> bool:
+        values = {"name": pool, "version": version, "record": text}
+
+        def work(transaction: Transaction) -> bool:
+            now = transaction.now
+            if transaction.change("pool_replace", **values, seen=seen, now=now):
+                return True
+            if seen is not None:
+                return False
+            transaction.change("pool_forget", before=now - FORGET_POOL_AFTER_US)
+            return bool(transaction.change("pool_add", **values, now=now, most=POOLS_MAX))
+
+        return await self._database.write(work)
+
+    async def all(self) -> list[PoolRecord]:
+        return [PoolRecord(*row) for row in await self._database.read("pool_list", name=None, most=POOLS_MAX)]

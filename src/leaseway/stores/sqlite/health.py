@@ -1,6 +1,7 @@
 """Health checks of an SQLite file for `leaseway doctor`, with connections of their own.
 
-    file ─► file system ─► disk ─► log ─► SQLite ─► database ─► schema ─► journal ─► lock ─► integrity ─► what is in it
+    file ─► permissions ─► file system ─► disk ─► log ─► SQLite ─► database ─► schema ─► journal ─► lock
+         ─► integrity ─► what is in it
 
 A failed step that makes the following ones meaningless ends the checks.
 """
@@ -18,6 +19,7 @@ from leaseway.domain.errors import LeasewayError, SchemaVersions
 from leaseway.domain.health import (
     STUCK_US_MAX,
     Finding,
+    find_causes,
     judge_clock,
     judge_counters,
     judge_disk,
@@ -31,10 +33,11 @@ from leaseway.domain.health import (
     warning,
 )
 from leaseway.domain.ids import Instant
-from leaseway.domain.lane import LaneCount
-from leaseway.stores.sqlite.budgets import BudgetTransaction
-from leaseway.stores.sqlite.connection import translate_error
+from leaseway.domain.lane import LaneCount, Pause
+from leaseway.stores.sqlite.budget_transaction import BudgetTransaction
 from leaseway.stores.sqlite.database import parse_lane, statements
+from leaseway.stores.sqlite.definitions import parse_worker
+from leaseway.stores.sqlite.errors import translate_error
 from leaseway.stores.sqlite.schema import check_version, connect_read_only
 
 BOUND_SECONDS = 5.0
@@ -49,8 +52,9 @@ REMOTE = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fus
 RECOUNT = """
 SELECT queue, tenant, needs, count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled'),
        count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'done'),
-       count(*) FILTER (WHERE state = 'failed'), count(*) FILTER (WHERE state = 'cancelled')
-  FROM lanes LEFT JOIN jobs ON jobs.lane = lanes.id
+       count(*) FILTER (WHERE state = 'failed'), count(*) FILTER (WHERE state = 'cancelled'),
+       coalesce(sum(payload + result + rest), 0), closed_until, closed_why
+  FROM lanes LEFT JOIN job_sizes ON job_sizes.lane = lanes.id
  GROUP BY lanes.id ORDER BY queue, tenant, needs
 """
 # Submissions are read from the newest back, because created_at has no index.
@@ -58,7 +62,7 @@ NEWEST = """
 SELECT max(at) FROM (
   SELECT max(created_at) AS at FROM (SELECT created_at FROM jobs ORDER BY seq DESC LIMIT 1000)
   UNION ALL SELECT max(finished_at) FROM jobs WHERE finished_at IS NOT NULL
-  UNION ALL SELECT max(served_at) FROM lanes)
+  UNION ALL SELECT max(served_at) FROM flows)
 """
 STUCK = "SELECT count(*), min(until) FROM jobs WHERE state = 'leased' AND until <= ?"
 # A scheduled job whose time has come counts as ready: without a worker, no exchange promotes it.
@@ -66,7 +70,9 @@ OLDEST = """
 SELECT queue, min(run_at) FROM jobs JOIN lanes ON lanes.id = jobs.lane
  WHERE state = 'ready' OR (state = 'scheduled' AND run_at <= ?) GROUP BY queue ORDER BY queue
 """
-SERVED = "SELECT queue, max(served_at) FROM lanes GROUP BY queue"
+PAUSES = "SELECT queue, tenant FROM pauses"
+WORKERS = "SELECT since, seen_at, drain_requested, beat FROM workers"
+SERVED = "SELECT queue, max(served_at) FROM flows GROUP BY queue"
 
 
 def run_checks(path: str, now: Instant, deep: bool) -> list[Finding]:
@@ -78,6 +84,7 @@ def _look(path: Path, now: Instant, seconds_max: float | None) -> Iterator[Findi
     yield file
     if not path.is_file():
         return
+    yield _permissions(path)
     yield _file_system(path)
     usage = shutil.disk_usage(path.parent)
     log_bytes = _size(Path(f"{path}-wal"))
@@ -127,6 +134,23 @@ def _file(path: Path) -> Finding:
         text = f"{' and '.join(unwritable)} may not be written"
         return problem("file", text, "Give the user who runs leaseway the right to write the file and its folder")
     return ok("file", f"{path}, {render_bytes(_size(path))}, may be read and written")
+
+
+def _permissions(path: Path) -> Finding:
+    """Whether other users of the machine can read the file, its log or the limits."""
+    files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm", "-limits")]
+    shared = [str(each) for each in files if os.name == "posix" and _mode(each) & 0o077]
+    if shared:
+        text = f"other users can read {', '.join(shared)}"
+        return warning("permissions", text, f"Unless that is intended, run: chmod 600 {' '.join(shared)}")
+    return ok("permissions", "only the owner can read the files")
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
 
 
 def _size(path: Path) -> int:
@@ -179,7 +203,7 @@ def _sqlite(version: tuple[int, ...]) -> Finding:
 def _sick(check: str, error: LeasewayError) -> Finding:
     """The text of an error is what happened, then what to do."""
     text, _, advice = str(error).partition("; ")
-    return problem(check, text, (advice[:1].upper() + advice[1:]) or "Restore the file from a backup")
+    return problem(check, text, (advice[:1].upper() + advice[1:]) or "Restore the file from a backup: leaseway restore")
 
 
 def _schema(found: SchemaVersions) -> Finding:
@@ -221,7 +245,9 @@ def _integrity(connection: sqlite3.Connection, seconds_max: float | None) -> Fin
         answers = [str(text) for (text,) in connection.execute(f"PRAGMA {pragma}(3)")]
         if answers == ["ok"]:
             return ok("integrity", f"{pragma} found nothing wrong")
-        return problem("integrity", f"damaged: {'; '.join(answers)}", "Stop all workers and restore from a backup")
+        return problem(
+            "integrity", f"damaged: {'; '.join(answers)}", "Stop all workers and restore a backup: leaseway restore"
+        )
 
     return _bounded(connection, "integrity", check, seconds_max)
 
@@ -266,9 +292,12 @@ def _in_lanes(connection: sqlite3.Connection, now: Instant) -> Iterator[Finding]
     stuck, oldest = connection.execute(STUCK, (now - STUCK_US_MAX,)).fetchone()
     yield judge_leases(sum(lane.leased for lane in lanes), stuck, oldest, now)
     waiting = dict(connection.execute(OLDEST, (now,)).fetchall())
-    yield from judge_waiting(waiting, dict(connection.execute(SERVED).fetchall()), now)
+    pauses = [Pause(queue, tenant or None) for queue, tenant in connection.execute(PAUSES)]
+    workers = [parse_worker(row, now) for row in connection.execute(WORKERS)]
+    causes = find_causes(lanes, pauses, workers)
+    yield from judge_waiting(waiting, dict(connection.execute(SERVED).fetchall()), now, causes)
     yield judge_failed(lanes)
 
 
 def _lanes(connection: sqlite3.Connection) -> list[LaneCount]:
-    return [parse_lane(row) for row in connection.execute(statements()["lane_list"])]
+    return [parse_lane(row) for row in connection.execute(statements()["lane_list"], {"tenant": None})]

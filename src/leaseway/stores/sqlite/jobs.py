@@ -2,46 +2,47 @@
 
     submit ─► jobs ─► exchange: settle ─► reclaim expired leases ─► promote scheduled jobs ─► claim
 
-The functions below the classes are the steps, in this order. Each works on the open transaction.
+The functions below the classes are the steps, in this order; `reclaim` has the second and the third. Each works on the
+open transaction.
 """
 
 from collections.abc import Mapping, Sequence, Set
-from itertools import groupby
+from itertools import chain, groupby
 
-from leaseway.domain.errors import KeyConflict
+from leaseway.domain.errors import IdConflict, KeyConflict, foreign_id_text
 from leaseway.domain.exchange import (
-    ERRORS_MAX,
+    BACKLOG_MAX,
     LANES_MAX,
-    PROMOTE_MAX,
-    RECLAIM_MAX,
+    REOPEN_MAX,
     Exchange,
     ExchangeReply,
     Gate,
-    Gated,
     HeldLease,
     ProgressReport,
     Renewed,
     Wants,
 )
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
-from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State, Submitted
-from leaseway.domain.lane import LaneTurn, admits_by_gate, divide_claim
-from leaseway.domain.outcome import expired_lease, state_after_expiry
+from leaseway.domain.job import Lease, NewJob, Settlement, State, Submitted, jobs_by_id
+from leaseway.domain.lane import LaneTurn, admits_by_gate, advance, divide_claim
 from leaseway.stores.sqlite.database import (
-    CANCELLED,
+    BYTES,
     DONE,
-    FAILED,
+    LEASE_BOUNDS,
     LEASED,
+    PAYLOAD,
     READY,
     SCHEDULED,
     Database,
+    LaneNames,
     Row,
     Transaction,
     as_json,
+    parse_lease,
+    parse_turn,
 )
-
-LaneNames = Mapping[int, tuple[str, str, str]]
-"""Queue, tenant and needs of lanes, by their number."""
+from leaseway.stores.sqlite.gates import close_lanes, list_gates
+from leaseway.stores.sqlite.reclaim import add_errors, counting_bytes, promote, reclaim
 
 
 class SqliteJobs:
@@ -70,23 +71,25 @@ class SqliteJobs:
 
     async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
         def work(transaction: Transaction) -> list[Row]:
-            return transaction.run("checkpoint", id=job, token=token, cursor=cursor, now=transaction.now)
+            with counting_bytes(transaction, [job]):
+                return transaction.run("checkpoint", id=job, token=token, cursor=cursor, now=transaction.now)
 
         return bool(await self._database.write(work))
 
     async def report(self, reports: Sequence[ProgressReport]) -> None:
         def work(transaction: Transaction) -> None:
-            for report in reports:
-                transaction.run("report", id=report.id, token=report.token, progress=report.progress)
+            with counting_bytes(transaction, list({report.id for report in reports})):
+                for report in reports:
+                    transaction.run("report", id=report.id, token=report.token, progress=report.progress)
 
         await self._database.write(work)
 
     async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
         gates = as_json([(gate.needs, gate.tenant) for gate in closed])
-        ((is_ready, run_at, until),) = await self._database.read("wait", queues=as_json(queues), closed=gates)
+        ((is_ready, *times),) = await self._database.read("wait", queues=as_json(queues), closed=gates)
         if is_ready:
             return 0
-        due = [at for at in (run_at, until) if at is not None]
+        due = [at for at in times if at is not None]
         return max(0, min(due) - self._database.now_us()) if due else None
 
     async def traces(self, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
@@ -116,7 +119,7 @@ def submit(transaction: Transaction, jobs: Sequence[NewJob], *, ignore_conflicts
     if all(job.key is None for job in jobs):
         insert(transaction, jobs)
         return [Submitted(job.id) for job in jobs]
-    distinct = {job.id: job for job in jobs}
+    distinct = jobs_by_id(jobs)
     first = {id_: job.key and known_job(transaction, job, ignore_conflicts) for id_, job in distinct.items()}
     insert(transaction, [job for id_, job in distinct.items() if not first[id_]])
     return [Submitted(answer := first[job.id] or job.id, answer != job.id) for job in jobs]
@@ -125,6 +128,7 @@ def submit(transaction: Transaction, jobs: Sequence[NewJob], *, ignore_conflicts
 def known_job(transaction: Transaction, job: NewJob, ignore_conflicts: bool) -> JobId | None:
     """The stored job that stands for this one: the same id, or the first job with its key. None: it is new."""
     if transaction.run("job_state", id=job.id):
+        refuse_foreign_ids(transaction, [job])
         return job.id
     known = transaction.run("key_find", tenant=job.tenant, key=job.key, now=transaction.now)
     if not known:
@@ -163,11 +167,34 @@ def insert_uniform(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
         "shard_key": first.shard_key, "cursor": first.cursor, "now": transaction.now, "trace": first.trace,
     }  # fmt: skip
     if len(jobs) == 1:
-        stored = transaction.change("submit_one", id=first.id, payload=first.payload, **shared)
+        stored = transaction.change("submit_one", id=first.id, payload=inline_payload(first), **shared)
     else:
-        payloads = as_json({job.id: job.payload for job in jobs})
+        payloads = as_json({job.id: inline_payload(job) for job in jobs})
         stored = transaction.change("submit", payloads=payloads, **shared)
+    large = [(job.payload.encode(), job.id) for job in jobs if inline_payload(job) is None]
+    if large:
+        transaction.run_each("large_payload_add", large)
+    size = sum(len(job.payload.encode()) for job in jobs) + len(jobs) * len((first.cursor or "").encode())
+    if stored < len(jobs):
+        refuse_foreign_ids(transaction, jobs)
+        ((size,),) = transaction.run("stored_bytes", count=stored) if stored else ((0,),)
     transaction.count(lane, state, stored)
+    transaction.count(lane, BYTES, size)
+
+
+INLINE_MAX = 1_000
+"""The most characters of a payload that is stored in the row of its job: a quarter of a page."""
+
+
+def inline_payload(job: NewJob) -> str | None:
+    return job.payload if len(job.payload) <= INLINE_MAX else None
+
+
+def refuse_foreign_ids(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    """Some of these ids are known. A known id of the same tenant is a repeated submission."""
+    foreign = transaction.run("foreign_ids", jobs=as_json([(job.id, job.tenant) for job in jobs]))
+    if foreign:
+        raise IdConflict(foreign_id_text(foreign[0][0]))
 
 
 def pending_state(run_at: Instant | None, delay_us: int, now: Instant) -> tuple[str, Instant]:
@@ -179,6 +206,7 @@ def pending_state(run_at: Instant | None, delay_us: int, now: Instant) -> tuple[
 def find_lane(transaction: Transaction, queue: str, tenant: str, needs: str) -> int:
     found = transaction.run("lane_find", queue=queue, tenant=tenant, needs=needs)
     if not found:
+        transaction.run("flow_open", queue=queue, tenant=tenant)
         transaction.run("lane_open", queue=queue, tenant=tenant, needs=needs)
         found = transaction.run("lane_find", queue=queue, tenant=tenant, needs=needs)
     return int(found[0][0])
@@ -189,11 +217,15 @@ def find_lane(transaction: Transaction, queue: str, tenant: str, needs: str) -> 
 
 def exchange(transaction: Transaction, call: Exchange) -> ExchangeReply:
     lost = settle(transaction, call.settlements) if call.settlements else []
-    ((expired, promotable, to_cancel, has_gates),) = transaction.run("due", now=transaction.now)
+    ((expired, promotable, to_cancel, has_gates, reopenable),) = transaction.run("due", now=transaction.now)
     if expired:
         reclaim(transaction)
     if promotable:
         promote(transaction)
+    if reopenable:
+        transaction.run("lanes_reopen", now=transaction.now, limit=REOPEN_MAX, backlog=BACKLOG_MAX)
+    if call.wants and call.wants.closed:
+        close_lanes(transaction, call.wants)
     leases = lease(transaction, call.worker, call.wants, call.repeat) if call.wants else []
     cancelled = transaction.run("to_cancel", worker=call.worker) if to_cancel else []
     gated = list_gates(transaction, call.wants) if has_gates and call.wants and call.wants.count > 0 else []
@@ -227,9 +259,10 @@ def settle_done(transaction: Transaction, settlements: Sequence[Settlement]) -> 
     accepted: set[JobId] = set()
     for token, by_job in results.items():
         sent = as_json(by_job)
-        for id_, lane in transaction.run_one("settleable", results=sent, token=token):
+        for id_, lane, size in transaction.run_one("settleable", results=sent, token=token):
             accepted.add(id_)
             transaction.moved(lane, LEASED, DONE)
+            transaction.count(lane, BYTES, size)
         transaction.change("settle_done", results=sent, token=token, now=transaction.now)
     return accepted
 
@@ -239,11 +272,12 @@ def settle_others(transaction: Transaction, settlements: Sequence[Settlement]) -
         return set()
     sent = as_json([settlement_row(settlement, transaction.now) for settlement in settlements])
     attempts: dict[JobId, int] = {}
-    for id_, lane, state, count in transaction.run("settle", settlements=sent, now=transaction.now):
-        attempts[id_] = count
-        transaction.moved(lane, LEASED, state)
-    failed = [each for each in settlements if each.failure is not None and each.id in attempts]
-    add_errors(transaction, [(each.id, attempts[each.id] + each.returns_attempt, each.failure) for each in failed])
+    with counting_bytes(transaction, [settlement.id for settlement in settlements]):
+        for id_, lane, state, count in transaction.run("settle", settlements=sent, now=transaction.now):
+            attempts[id_] = count
+            transaction.moved(lane, LEASED, state)
+        failed = [each for each in settlements if each.failure is not None and each.id in attempts]
+        add_errors(transaction, [(each.id, attempts[each.id] + each.returns_attempt, each.failure) for each in failed])
     return set(attempts)
 
 
@@ -267,43 +301,13 @@ def rejected(transaction: Transaction, settlements: Sequence[Settlement], accept
     return [settlement.id for settlement in late if settlement.id not in before]
 
 
-def add_errors(transaction: Transaction, errors: Sequence[tuple[JobId, int, Failure | None]]) -> None:
-    rows = [
-        (job, attempt, transaction.now, failure.code, failure.message, failure.traceback)
-        for job, attempt, failure in errors
-        if failure is not None
-    ]
-    if rows:
-        transaction.run_each("error_add", rows)
-        transaction.run_each("error_trim", [(job, ERRORS_MAX) for job, *_ in rows])
-
-
-def reclaim(transaction: Transaction) -> None:
-    """End expired leases: the jobs become ready, failed or cancelled."""
-    errors: list[tuple[JobId, int, Failure | None]] = []
-    for seq, id_, lane, owner, attempts, *rest in transaction.run("expired", now=transaction.now, limit=RECLAIM_MAX):
-        state = AFTER_EXPIRY[state_after_expiry(attempts, *rest)]
-        failure = None if state == CANCELLED else expired_lease(owner)
-        transaction.run("reclaim", seq=seq, state=state, now=transaction.now, code=failure and failure.code)
-        transaction.moved(lane, LEASED, state)
-        errors.append((id_, attempts, failure))
-    add_errors(transaction, errors)
-
-
-AFTER_EXPIRY = {State.PENDING: READY, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
-
-
-def promote(transaction: Transaction) -> None:
-    for (lane,) in transaction.run("promote", now=transaction.now, limit=PROMOTE_MAX):
-        transaction.moved(lane, SCHEDULED, READY)
-
-
 def lease(transaction: Transaction, worker: WorkerId, wants: Wants, repeat: bool) -> list[Lease]:
-    if repeat and (adopted := transaction.run_one("adoptable", token=wants.token, worker=worker)):
-        transaction.change("adopt", now=transaction.now, token=wants.token, worker=worker)
+    limit = -1 if wants.repeat_max is None else wants.repeat_max  # -1: no limit
+    if repeat and (adopted := transaction.run_one("adoptable", token=wants.token, worker=worker, limit=limit)):
+        transaction.change("adopt", now=transaction.now, token=wants.token, worker=worker, **LEASE_BOUNDS)
         lanes = transaction.run("lane_names", lanes=as_json([row[-1] for row in adopted]))
         names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs in lanes}
-        return [parse_lease(row, wants.token, names) for row in adopted]
+        return parse_leases(transaction, adopted, wants.token, names)
     return claim(transaction, worker, wants) if wants.count > 0 else []
 
 
@@ -311,58 +315,48 @@ def claim(transaction: Transaction, worker: WorkerId, wants: Wants) -> list[Leas
     transaction.close()  # the counters must include the jobs that this transaction has made ready
     admits = admits_by_gate(wants.admits)
     queues, gates = as_json(wants.queues), as_json([(gate.needs, gate.tenant) for gate in admits])
-    floor = lane_floor(transaction, queues)
+    floor = flow_floor(transaction, queues)
     lanes = transaction.run(
         "lanes_with_work", queues=queues, tenant=wants.tenant, admits=gates, floor=floor, lanes_max=LANES_MAX
     )
-    turns = {row[0]: parse_turn(row) for row in lanes}
-    shares = divide_claim(wants.count, turns.values(), admits)
+    turns = [parse_turn(row) for row in lanes]
+    shares = divide_claim(wants.count, turns, admits)
     names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs, *_ in lanes}
-    leases: list[Lease] = []
+    claimed = list(chain.from_iterable(first_jobs(transaction, shares).values()))
+    jobs = as_json([row[0] for row in claimed])
+    transaction.change("claim", jobs=jobs, token=wants.token, worker=worker, now=transaction.now, **LEASE_BOUNDS)
+    for row in claimed:
+        transaction.moved(row[-1], READY, LEASED)
+    store_times(transaction, turns, shares)
+    return parse_leases(transaction, claimed, wants.token, names)
+
+
+def first_jobs(transaction: Transaction, shares: Mapping[int, int]) -> dict[int, list[Row]]:
+    """The jobs to claim from each lane, in the columns of claimable.sql. Lanes with equal shares are read together."""
+    lanes: dict[int, list[int]] = {}
     for lane, count in shares.items():
-        claimed = transaction.run_one("claimable", lane=lane, count=count)
-        jobs = as_json([row[0] for row in claimed])
-        transaction.change("claim", jobs=jobs, token=wants.token, worker=worker, now=transaction.now)
-        transaction.count(lane, READY, -len(claimed))
-        transaction.count(lane, LEASED, len(claimed))
-        leases += [parse_lease(row, wants.token, names) for row in claimed]
-    first = next(iter(turns.values())).place if turns else 0
-    served = [(transaction.now, turns[lane].moved(count), first, lane) for lane, count in shares.items()]
-    transaction.run_each("lane_served", served)
-    return leases
+        lanes.setdefault(count, []).append(lane)
+    found: dict[int, list[Row]] = {lane: [] for lane in shares}
+    for count, group in lanes.items():
+        for row in transaction.run_one("claimable", lanes=as_json(group), count=count):
+            found[row[-1]].append(row)
+    return found
 
 
-def lane_floor(transaction: Transaction, queues: str) -> int:
-    ((floor,),) = transaction.run("lane_floor", queues=queues)
+def parse_leases(transaction: Transaction, rows: Sequence[Row], token: Token, names: LaneNames) -> list[Lease]:
+    apart = [row[0] for row in rows if row[PAYLOAD] is None]
+    large: dict[int, str] = dict(transaction.run("large_payload_find", jobs=as_json(apart))) if apart else {}
+    return [parse_lease(row, token, names, large.get(row[0], "")) for row in rows]
+
+
+def store_times(transaction: Transaction, turns: Sequence[LaneTurn], shares: Mapping[int, int]) -> None:
+    flows, vtimes = advance(turns, shares)
+    served = [(transaction.now, each.vtime, each.vfloor, each.lane_floor, *flow) for flow, each in flows.items()]
+    transaction.run_each("flow_served", served)
+    if vtimes:
+        transaction.run_each("lane_served", [(vtime, lane) for lane, vtime in vtimes.items()])
+
+
+def flow_floor(transaction: Transaction, queues: str) -> int:
+    ((floor,),) = transaction.run("flow_floor", queues=queues)
     return int(floor)
-
-
-def list_gates(transaction: Transaction, wants: Wants) -> list[Gated]:
-    """The gates behind which jobs are still ready."""
-    transaction.close()  # the counters must include the jobs that were claimed
-    queues = as_json(wants.queues)
-    closed = as_json([(gate.needs, gate.tenant) for gate in wants.closed])
-    floor = lane_floor(transaction, queues)
-    found = transaction.run(
-        "lanes_gated", queues=queues, tenant=wants.tenant, closed=closed, floor=floor, gates_max=LANES_MAX
-    )
-    return [Gated(Gate(needs, tenant), ready) for needs, tenant, ready in found]
-
-
-def parse_turn(row: Row) -> LaneTurn:
-    """From the columns of lanes_with_work.sql."""
-    lane, _, tenant, needs, ready, weight, is_gated, place = row
-    return LaneTurn(lane, ready, weight, Gate(needs, tenant) if is_gated else None, place)
-
-
-def parse_lease(row: Row, token: Token, lanes: LaneNames) -> Lease:
-    """From the columns of claimable.sql and adoptable.sql."""
-    # fmt: off
-    (_, id_, fence, kind, payload, attempts, most, lease_us, timeout_us, shard_key, cursor, priority, lane) = row
-    # fmt: on
-    queue, tenant, needs = lanes[lane]
-    return Lease(
-        id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload, attempts=attempts,
-        attempts_max=most, lease_us=lease_us, timeout_us=timeout_us, shard_key=shard_key, cursor=cursor,
-        priority=priority, needs=needs,
-    )  # fmt: skip

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
+from leaseway.domain.identity import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
+from leaseway.domain.quota import Quota, exceeded
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.key_rows import COLUMNS, key_id_taken, parse_key, parse_session, render_scopes, too_many_keys
+from leaseway.stores.keys import COLUMNS, key_id_taken, parse_key, parse_session, render_scopes, too_many_keys
 from leaseway.stores.sqlite.database import Database, Transaction, as_json
 
 
@@ -13,8 +14,8 @@ class SqliteKeys:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, key: ApiKey) -> None:
-        await self._database.write(lambda transaction: add_key(transaction, key))
+    async def add(self, key: ApiKey, tenant_max: int | None = None) -> None:
+        await self._database.write(lambda transaction: add_key(transaction, key, tenant_max))
 
     async def find(self, id: str) -> ApiKey | None:
         found = await self._database.read("api_key_find", id=id)
@@ -64,15 +65,24 @@ class SqliteSessions:
         return bool(await self._database.write(lambda transaction: transaction.run("session_end", hash=hash)))
 
 
-def add_key(transaction: Transaction, key: ApiKey) -> None:
+def add_key(transaction: Transaction, key: ApiKey, tenant_max: int | None) -> None:
     found = transaction.run("api_key_find", id=key.id)
     if found:
         if parse_key(found[0]).hash != key.hash:
             raise key_id_taken(key.id)
         return
     transaction.run("api_key_forget", before=transaction.now - FORGET_US, limit=FORGET_MAX)
+    if tenant_max is not None:
+        make_room(transaction, key.tenant, tenant_max)
     ((count,),) = transaction.run("api_key_count")
     if count >= KEYS_MAX:
         raise too_many_keys()
     values = {name: getattr(key, name) for name in COLUMNS}
     transaction.run("api_key_add", **values | {"role": key.role.value, "scopes": render_scopes(key)})
+
+
+def make_room(transaction: Transaction, tenant: str, most: int) -> None:
+    ((live,),) = transaction.run("api_key_count_live", tenant=tenant, now=transaction.now)
+    if live >= most:
+        raise exceeded(tenant, Quota.KEYS, most, live, 1)
+    transaction.run("api_key_trim", tenant=tenant, now=transaction.now, most=most)

@@ -1,16 +1,21 @@
-"""Reads of jobs and lanes, and inspection, in one SQLite file."""
+"""Reads of jobs and lanes, inspection, and the history of the work, in one SQLite file."""
 
 import asyncio
 import sqlite3
 from collections.abc import Iterator, Sequence, Set
+from contextlib import closing
 from typing import NamedTuple
 
+import msgspec
+
 from leaseway.domain.health import Finding
-from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.history.rows import HISTORY_PAGE, LENGTH_US, HistoryCell, HistoryLevel, HistoryRow
+from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.inspection import (
     ENDED_MAX,
     NEWEST,
     OWNERS_MAX,
+    PAGE_BYTES_MAX,
     PAGE_MAX,
     SCAN_MAX,
     SEARCH_LANES_MAX,
@@ -22,11 +27,25 @@ from leaseway.domain.inspection import (
     LeaseOwner,
     SearchPage,
     SearchStep,
+    cut_page,
+    is_cut,
     merge_steps,
 )
 from leaseway.domain.job import ErrorRecord, Job
 from leaseway.domain.lane import LaneCount
-from leaseway.stores.sqlite.database import FAILED, LEASED, READY, SCHEDULED, STATES, Database, Row, as_json, parse_lane
+from leaseway.stores.sqlite.database import (
+    FAILED,
+    LEASED,
+    READY,
+    SCHEDULED,
+    STATES,
+    Database,
+    Row,
+    Transaction,
+    as_json,
+    parse_lane,
+    parse_state,
+)
 
 UNFINISHED = {READY, SCHEDULED, LEASED}
 SCAN = "jobs {index} WHERE {base} AND id < :before ORDER BY id DESC LIMIT"
@@ -140,6 +159,12 @@ def filter_conditions(which: JobFilter) -> tuple[list[str], dict[str, object]]:
     return conditions, values
 
 
+def jobs_and_lanes(which: JobFilter) -> str:
+    """With ids, jobs are found by their ids, and then their lanes. Otherwise SQLite may look for each id in each lane
+    of a tenant, which is their product."""
+    return f"jobs {'JOIN' if which.ids is None else 'CROSS JOIN'} lanes ON lanes.id = jobs.lane"
+
+
 def state_condition(states: Set[str]) -> str:
     """A single state is compared by equality: only then does SQLite use the partial index on that state."""
     if len(states) == 1:
@@ -155,19 +180,26 @@ class SqliteReads:
         found = await self.jobs(JobFilter(ids=(job,)), limit=1)
         return found[0] if found else None
 
-    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
+    async def jobs(
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, bytes_max: int | None = None
+    ) -> list[Job]:
+        page = JobsPage(which, before, limit, bytes_max)
         return await self._database.connection.read(
-            lambda connection: select_jobs(connection, self._database.sql["select_jobs"], which, before, limit)
+            lambda connection: select_jobs(connection, self._database.sql["select_jobs"], page)
         )
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
         return [parse_error(row) for row in await self._database.read("error_list", job=job)]
 
-    async def lanes(self) -> list[LaneCount]:
-        return [parse_lane(row) for row in await self._database.read("lane_list")]
+    async def lanes(self, tenant: str | None = None) -> list[LaneCount]:
+        return [parse_lane(row) for row in await self._database.read("lane_list", tenant=tenant)]
 
     async def now(self) -> Instant:
         return self._database.now_us()
+
+    async def locked_by(self, job: JobId) -> str | None:
+        """SQLite locks the whole file, and only while a transaction writes."""
+        return None
 
 
 class SqliteInspection:
@@ -181,7 +213,8 @@ class SqliteInspection:
         ids, upto = await self._database.connection.read(lambda connection: search(connection, query))
         if not ids:
             return SearchPage([], upto)
-        return SearchPage(await SqliteReads(self._database).jobs(JobFilter(ids=tuple(ids)), limit=limit), upto)
+        jobs = await SqliteReads(self._database).jobs(JobFilter(ids=tuple(ids)), limit=limit, bytes_max=PAGE_BYTES_MAX)
+        return SearchPage(jobs, jobs[-1].id if is_cut(jobs) else upto)
 
     async def recent(self, newest: int, ended_after: Instant, ended: int) -> tuple[Instant, list[JobSummary]]:
         now = self._database.now_us()
@@ -195,7 +228,7 @@ class SqliteInspection:
     async def owners(self) -> list[LeaseOwner]:
         found = await self._database.read("owner_list", now=self._database.now_us(), most=OWNERS_MAX)
         return [
-            LeaseOwner(name=name, leased=leased, expired=expired, seen_at=seen_at, until=until)
+            LeaseOwner(name=name or WorkerId(""), leased=leased, expired=expired, seen_at=seen_at, until=until)
             for name, leased, expired, seen_at, until in found
         ]
 
@@ -206,16 +239,17 @@ class SqliteInspection:
     async def ended(self, after: Instant) -> tuple[Instant, list[EndedCount]]:
         found = await self._database.read("recent_outcomes", after=after, most=ENDED_MAX)
         counts = [
-            EndedCount(queue=queue, tenant=tenant, state=STATES[state], count=count)
+            EndedCount(queue=queue, tenant=tenant, state=parse_state(state), count=count)
             for queue, tenant, state, count, _ in found
         ]
         is_all = sum(each.count for each in counts) < ENDED_MAX
         return after if is_all else min(first for *_, first in found), counts
 
-    async def job_for_key(self, tenant: str, key: str) -> JobId | None:
-        for job, _ in await self._database.read("key_find", tenant=tenant, key=key, now=self._database.now_us()):
-            return JobId(job)
-        return None
+    async def jobs_for_keys(self, tenant: str, keys: Sequence[str]) -> dict[str, JobId]:
+        asked, now = as_json(list(keys)), self._database.now_us()
+        return {
+            key: JobId(job) for key, job in await self._database.read("keys_find", tenant=tenant, keys=asked, now=now)
+        }
 
     async def health(self, *, deep: bool = False) -> list[Finding]:
         from leaseway.stores.sqlite.health import run_checks  # imported here because workers do not need it
@@ -223,24 +257,30 @@ class SqliteInspection:
         return await asyncio.to_thread(run_checks, self._database.connection.path, self._database.now_us(), deep)
 
 
-def select_jobs(
-    connection: sqlite3.Connection, select: str, which: JobFilter, before: JobId | None, limit: int
-) -> list[Job]:
-    conditions, values = filter_conditions(which)
-    if before is not None:
+class JobsPage(NamedTuple):
+    which: JobFilter
+    before: JobId | None
+    limit: int
+    bytes_max: int | None
+
+
+def select_jobs(connection: sqlite3.Connection, select: str, page: JobsPage) -> list[Job]:
+    conditions, values = filter_conditions(page.which)
+    if page.before is not None:
         conditions.append("jobs.id < :before")
-    text = f"{select} WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY jobs.id DESC LIMIT :limit"
-    cursor = connection.cursor()
-    cursor.row_factory = sqlite3.Row
-    found = cursor.execute(text, {**values, "before": before, "limit": max(min(limit, PAGE_MAX), 0)})
-    return [parse_job(row) for row in found.fetchall()]
+    where = " AND ".join(conditions) or "TRUE"
+    text = f"{select} FROM {jobs_and_lanes(page.which)} WHERE {where} ORDER BY jobs.id DESC LIMIT :limit"
+    with closing(connection.cursor()) as cursor:
+        cursor.row_factory = sqlite3.Row
+        found = cursor.execute(text, {**values, "before": page.before, "limit": max(min(page.limit, PAGE_MAX), 0)})
+        return cut_page(map(parse_job, found), page.bytes_max)
 
 
 def parse_summary(row: Row) -> JobSummary:
     (id_, kind, queue, tenant, state, priority, attempts, most, progress, owner, until, cancel_requested, created_at,
      run_at, finished_at, error_code, error_at) = row  # fmt: skip
     return JobSummary(
-        id=id_, kind=kind, queue=queue, tenant=tenant, state=STATES[state], priority=priority, attempts=attempts,
+        id=id_, kind=kind, queue=queue, tenant=tenant, state=parse_state(state), priority=priority, attempts=attempts,
         attempts_max=most, progress=progress, lease_owner=owner, lease_until=until,
         cancel_requested=bool(cancel_requested), created_at=created_at, run_at=run_at, finished_at=finished_at,
         last_error_code=error_code, last_error_at=error_at,
@@ -249,8 +289,9 @@ def parse_summary(row: Row) -> JobSummary:
 
 def parse_job(row: sqlite3.Row) -> Job:
     return Job(
-        id=JobId(row["id"]), kind=row["kind"], queue=row["queue"], tenant=row["tenant"], state=STATES[row["state"]],
-        priority=row["priority"], attempts=row["attempts"], attempts_max=row["attempts_max"], fence=row["fence"],
+        id=JobId(row["id"]), kind=row["kind"], queue=row["queue"], tenant=row["tenant"],
+        state=parse_state(row["state"]), priority=row["priority"], attempts=row["attempts"],
+        attempts_max=row["attempts_max"], fence=row["fence"],
         payload=row["payload"], shard_key=row["shard_key"], cursor=row["cursor"], progress=row["progress"],
         result=row["result"], lease_owner=row["owner"], lease_until=row["until"], lease_us=row["lease_us"],
         timeout_us=row["timeout_us"], cancel_requested=bool(row["cancel_requested"]), created_at=row["created_at"],
@@ -262,3 +303,52 @@ def parse_job(row: sqlite3.Row) -> Job:
 def parse_error(row: Row) -> ErrorRecord:
     job, attempt, at, code, message, traceback = row
     return ErrorRecord(job=job, attempt=attempt, at=at, code=code, message=message, traceback=traceback)
+
+
+_decode_cell = msgspec.json.Decoder(HistoryCell).decode
+
+
+class SqliteHistory:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(self, rows: Sequence[HistoryRow]) -> None:
+        await self.replace((), rows)
+
+    async def rows(
+        self,
+        level: HistoryLevel,
+        since: Instant,
+        until: Instant,
+        *,
+        tenant: str | None = None,
+        after: str = "",
+        limit: int = HISTORY_PAGE,
+    ) -> list[HistoryRow]:
+        found = await self._database.read(
+            "history_rows", level=level.value, since=since, until=until, tenant=tenant, after=after, limit=limit
+        )
+        return [parse_history(row) for row in found]
+
+    async def replace(self, ids: Sequence[str], rows: Sequence[HistoryRow]) -> None:
+        def work(transaction: Transaction) -> None:
+            minute = transaction.now - transaction.now % LENGTH_US[HistoryLevel.MINUTE]
+            transaction.run_each("history_delete", [(id_,) for id_ in ids])
+            transaction.run_each("history_record", [render_history(row, minute) for row in rows])
+
+        await self._database.write(work)
+
+    async def prune(self, level: HistoryLevel, before: Instant, limit: int) -> int:
+        values = {"level": level.value, "before": before, "limit": limit}
+        return await self._database.write(lambda transaction: transaction.change("history_prune", **values))
+
+
+def render_history(row: HistoryRow, minute: Instant) -> Row:
+    return row.id, row.level.value, row.at or minute, row.tenant, row.queue, row.kind, as_json(row.cell)
+
+
+def parse_history(row: Row) -> HistoryRow:
+    id_, level, at, tenant, queue, kind, cell = row
+    return HistoryRow(
+        id=id_, level=HistoryLevel(level), at=at, tenant=tenant, queue=queue, kind=kind, cell=_decode_cell(cell)
+    )

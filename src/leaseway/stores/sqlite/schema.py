@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leaseway.domain.errors import SchemaVersions, StoreRefused
-from leaseway.stores.sqlite.connection import refuse_impossible, translate_error
+from leaseway.stores.sqlite.errors import refuse_impossible, translate_error
 
 SCHEMA = files(__package__) / "schema"
-TOPICS = ("lanes", "jobs", "schedules", "keys", "budgets")
+TOPICS = ("lanes", "jobs", "schedules", "keys", "budgets", "clock", "workers", "history")
 APPLICATION_ID = 0x4C535759
 """LSWY in the file's header, by which other programs, and `file`, recognize the database."""
 

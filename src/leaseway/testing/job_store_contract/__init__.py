@@ -14,9 +14,13 @@ The tests are coroutines, so pytest needs pytest-asyncio in auto mode. For reada
 `pytest.register_assert_rewrite("leaseway.testing")` in a conftest before it imports this package.
 """
 
+from leaseway.testing.job_store_contract.backlogs import *  # noqa: F403
 from leaseway.testing.job_store_contract.claim import *  # noqa: F403
+from leaseway.testing.job_store_contract.closed_lanes import *  # noqa: F403
+from leaseway.testing.job_store_contract.foreign_ids import *  # noqa: F403
 from leaseway.testing.job_store_contract.lanes import *  # noqa: F403
 from leaseway.testing.job_store_contract.leases import *  # noqa: F403
 from leaseway.testing.job_store_contract.operate import *  # noqa: F403
+from leaseway.testing.job_store_contract.payloads import *  # noqa: F403
 from leaseway.testing.job_store_contract.settle import *  # noqa: F403
 from leaseway.testing.job_store_contract.submit import *  # noqa: F403

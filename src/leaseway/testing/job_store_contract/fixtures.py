@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Mapping
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
+
 from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, Gate, HeldLease, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import Failure, Job, Lease, NewJob, Settlement, State
-from leaseway.domain.lane import LaneCount
 from leaseway.ports.store import Store
 
 LEASE_US = 15 * SECOND_US
@@ -50,6 +51,17 @@ class ContractWorker:
         self, jobs: int = 1, queues: tuple[str, ...] = QUEUES, admits: Mapping[Gate, int] = NOBODY
     ) -> tuple[Lease, ...]:
         return (await self.exchange(wants=self.wants(jobs, queues, admits))).leases
+
+    async def claim_all(self, jobs: int, tenant: str | None = None) -> list[Lease]:
+        """Claim so many jobs with as many exchanges as it takes: a service grants a bounded number at once."""
+        leases: list[Lease] = []
+        while len(leases) < jobs:
+            wants = replace(self.wants(jobs - len(leases)), tenant=tenant)
+            granted = (await self.exchange(wants=wants)).leases
+            if not granted:
+                break
+            leases += granted
+        return leases
 
     async def claim_one(self) -> Lease:
         (lease,) = await self.claim()
@@ -120,13 +132,16 @@ async def ids_in(store: Store) -> list[JobId]:
 
 
 async def counts(store: Store, queue: str = "default", tenant: str = "default", needs: str = "") -> dict[str, int]:
-    """The counters of a lane that are not zero."""
+    """How many jobs of a lane are in which state; states without jobs are left out. An empty lane may be
+    deleted."""
     name = (queue, tenant, needs)
-    (lane,) = [lane for lane in await store.reads.lanes() if (lane.queue, lane.tenant, lane.needs) == name]
+    lane = next((lane for lane in await store.reads.lanes() if (lane.queue, lane.tenant, lane.needs) == name), None)
+    if lane is None:
+        return {}
     return {name: n for name in COUNTERS if (n := getattr(lane, name))}
 
 
-COUNTERS = tuple(name for name in LaneCount.__struct_fields__ if name not in ("queue", "tenant", "needs"))
+COUNTERS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 
 
 async def conflict_of(submission: Awaitable[object]) -> str:

@@ -157,23 +157,23 @@ async def test_reports_of_lost_leases_are_dropped(store: Store, clock: FakeClock
     clock.advance_us(LEASE_US)
     current = await ContractWorker(store, "other").claim_one()
     await store.jobs.report(
-        [ProgressReport(current.id, current.token, "half"), ProgressReport(late.id, late.token, "quarter")]
+        [ProgressReport(current.id, current.token, '"half"'), ProgressReport(late.id, late.token, '"quarter"')]
     )
-    assert (await job_of(store)).progress == "half"
+    assert (await job_of(store)).progress == '"half"'
     await store.jobs.report(
-        [ProgressReport(id_of(9), current.token, "all"), ProgressReport(current.id, GUESSED, "none")]
+        [ProgressReport(id_of(9), current.token, '"all"'), ProgressReport(current.id, GUESSED, '"none"')]
     )
-    assert (await job_of(store)).progress == "half"
+    assert (await job_of(store)).progress == '"half"'
 
 
 async def test_a_report_is_stored_and_the_newest_counts(store: Store) -> None:
     """Reports are collected and sent in batches, in order."""
     lease = await leased_job(store)
     await store.jobs.report(
-        [ProgressReport(lease.id, lease.token, "1 of 2"), ProgressReport(lease.id, lease.token, "2 of 2")]
+        [ProgressReport(lease.id, lease.token, '"1 of 2"'), ProgressReport(lease.id, lease.token, '"2 of 2"')]
     )
     await store.jobs.report([])
-    assert (await job_of(store)).progress == "2 of 2"
+    assert (await job_of(store)).progress == '"2 of 2"'
 
 
 async def test_an_empty_store_has_nothing_to_wait_for(store: Store) -> None:
@@ -309,7 +309,7 @@ async def test_taking_back_is_bounded_and_starts_with_the_oldest(store: Store, c
     await store.jobs.submit([new_job(number) for number in range(RECLAIM_MAX + 1)])
     await ContractWorker(store).claim(1)
     clock.advance(1)
-    await ContractWorker(store).claim(RECLAIM_MAX - 1)
+    await ContractWorker(store).claim_all(RECLAIM_MAX - 1)
     clock.advance(1)
     await ContractWorker(store).claim(1)
     clock.advance_us(HOUR_US)

@@ -1,4 +1,4 @@
-"""Commands of operators: cancel, retry, discard, prune. Each is bounded, and workers learn of it."""
+"""Commands of operators: cancel, retry, run now, discard, prune. Each is bounded, and workers learn of it."""
 
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import CancelResult, JobFilter
@@ -72,6 +72,38 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
     assert (job.state, job.cancel_requested) == (State.LEASED, True)
     assert job.lease_until == before.lease_until
     assert (await ContractWorker(store).settle(cancelled(lease))).lost == ()
+
+
+async def test_a_job_to_be_cancelled_is_not_made_pending(store: Store, clock: FakeClock) -> None:
+    """A cancelled job must not run again because its worker happened to retry or snooze it."""
+    lease = await leased_job(store)
+    await store.operations.cancel(id_of(1))
+    clock.advance(1)
+    await ContractWorker(store).settle(retry(lease))
+    job = await job_of(store)
+    assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
+    assert await counts(store) == {"cancelled": 1}
+    assert await ContractWorker(store).claim() == ()
+
+
+async def test_a_job_to_be_cancelled_may_finish_first(store: Store) -> None:
+    """An existing result is worth more than a late cancellation."""
+    await store.jobs.submit([new_job(1), new_job(2)])
+    worker = ContractWorker(store)
+    one, two = await worker.claim(2)
+    await store.operations.cancel(id_of(1))
+    await store.operations.cancel(id_of(2))
+    await worker.settle(done(one), failed(two))
+    assert await counts(store) == {"done": 1, "failed": 1}
+
+
+async def test_a_stopped_job_ends_as_cancelled(store: Store, clock: FakeClock) -> None:
+    """The handler stopped as requested, which is neither success nor failure."""
+    lease = await leased_job(store)
+    await store.operations.cancel(id_of(1))
+    await ContractWorker(store).settle(cancelled(lease))
+    job = await job_of(store)
+    assert (job.state, job.finished_at, job.result) == (State.CANCELLED, clock.now_us(), None)
 
 
 # -- retry ----------------------------------------------------------------------------------------------------------
@@ -165,6 +197,54 @@ async def test_a_filter_that_matches_nothing_replays_nothing(store: Store) -> No
         error_code="broken",
     )
     assert await store.operations.retry(everything, 10) == [id_of(1)]
+
+
+# -- run now ------------------------------------------------------------------------------------------------
+
+
+async def test_a_scheduled_job_is_brought_forward(store: Store, clock: FakeClock) -> None:
+    """A job that waits for a budget must not wait for its window after the budget was raised."""
+    await store.jobs.submit([new_job(1, delay_us=HOUR_US), new_job(2, delay_us=MINUTE_US)])
+    assert await store.operations.run_now(JobFilter(ids=(id_of(1),)), 10) == [id_of(1)]
+    assert await counts(store) == {"ready": 1, "scheduled": 1}
+    assert (await job_of(store)).run_at == clock.now_us()
+    assert [lease.id for lease in await ContractWorker(store).claim(2)] == [id_of(1)]
+    assert await store.jobs.wait_us(("default",)) == LEASE_US
+
+
+async def test_a_job_that_waits_for_its_retry_is_brought_forward_with_its_attempts(store: Store) -> None:
+    """A job that is brought forward again and again must still run out of attempts."""
+    lease = await leased_job(store)
+    await ContractWorker(store).settle(retry(lease, delay_us=HOUR_US))
+    assert await store.operations.run_now(ALL, 10) == [id_of(1)]
+    again = await ContractWorker(store, "next").claim_one()
+    assert (again.attempts, (await job_of(store)).last_error_code) == (2, "broken")
+
+
+async def test_only_jobs_that_wait_for_their_time_are_brought_forward(store: Store, clock: FakeClock) -> None:
+    """A ready job would lose its place, and a leased or finished one would run twice."""
+    await store.jobs.submit([new_job(1), new_job(2), new_job(3), new_job(4)])
+    worker = ContractWorker(store)
+    _, second, third = await worker.claim(3)
+    await worker.settle(done(second), failed(third))
+    before = [await store.reads.job(id_of(number)) for number in range(1, 5)]
+    clock.advance(1)
+    assert await store.operations.run_now(ALL, 10) == []
+    assert [await store.reads.job(id_of(number)) for number in range(1, 5)] == before
+
+
+async def test_bringing_forward_is_bounded_and_filtered(store: Store) -> None:
+    """One tenant must not bring forward the jobs of another, and a step must not block others for long."""
+    await store.jobs.submit([new_job(number, delay_us=HOUR_US) for number in (9, 7, 8)])
+    await store.jobs.submit([new_job(1, delay_us=HOUR_US, tenant="other")])
+    for which in (JobFilter(ids=()), JobFilter(tenant="nobody"), JobFilter(kind="other"), JobFilter(states=())):
+        assert await store.operations.run_now(which, 10) == [], which
+    assert await store.operations.run_now(JobFilter(ids=(id_of(1),), tenant="default"), 10) == []
+    assert await store.operations.run_now(ALL, 0) == []
+    assert await store.operations.run_now(JobFilter(tenant="default"), 2) == [id_of(9), id_of(7)]
+    assert await store.operations.run_now(JobFilter(tenant="default"), 2) == [id_of(8)]
+    assert await store.operations.run_now(JobFilter(tenant="default"), 2) == []
+    assert await counts(store, tenant="other") == {"scheduled": 1}
 
 
 # -- discard and prune --------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from leaseway.testing.job_store_contract.fixtures import (
     LEASE_US,
     MINUTE_US,
     ContractWorker,
-    cancelled,
     counts,
     done,
     failed,
@@ -100,7 +99,7 @@ async def test_a_lost_result_does_not_hide_behind_the_new_one(store: Store, cloc
 async def test_a_refused_settlement_leaves_no_children_and_no_errors(store: Store) -> None:
     """The children of a refused result would be jobs that no accepted result submitted."""
     lease = await leased_job(store)
-    refused = failed(lease, token=Token("guessed"), children=(new_job(2),), progress="half")
+    refused = failed(lease, token=Token("guessed"), children=(new_job(2),), progress='"half"')
     await ContractWorker(store).settle(refused)
     assert await ids_in(store) == [id_of(1)]
     assert await store.reads.errors(id_of(1)) == []
@@ -176,6 +175,25 @@ async def test_only_the_last_accepted_settlement_is_known_again(store: Store) ->
     assert (await ContractWorker(store).settle(retry(first))).lost == (id_of(1),)
 
 
+async def test_a_token_that_is_granted_again_forgets_its_first_settlement(store: Store, clock: FakeClock) -> None:
+    """A delayed copy of a claim arrives after its job was released, so two leases of the job have one token. The
+    second lease expires and another worker holds the job: an answer that accepts the settlement of the second lease
+    would drop its result without a report.
+    """
+    await store.jobs.submit([new_job(1)])
+    worker = ContractWorker(store)
+    wants = worker.wants()
+    (first,) = (await worker.exchange(wants=wants)).leases
+    await worker.settle(snooze(first))
+    (second,) = (await worker.exchange(wants=wants, repeat=True)).leases
+    assert (second.token, second.fence) == (first.token, first.fence + 1)
+    clock.advance_us(LEASE_US)
+    assert (await ContractWorker(store, "next").claim_one()).id == id_of(1)
+    before = await job_of(store)
+    assert (await worker.settle(done(second))).lost == (id_of(1),)
+    assert await job_of(store) == before
+
+
 async def test_a_late_worker_whom_nobody_overtook_is_accepted(store: Store, clock: FakeClock) -> None:
     """The work is done and no other worker has started it, so doing it again would be a waste."""
     lease = await leased_job(store)
@@ -189,11 +207,11 @@ async def test_a_done_job_keeps_its_result_and_frees_its_lease(store: Store, clo
     """The record must show the end, the result, and that the lease is gone."""
     lease = await leased_job(store)
     clock.advance(3)
-    await ContractWorker(store).settle(done(lease, progress="all"))
+    await ContractWorker(store).settle(done(lease, progress='"all"'))
     job = await job_of(store)
     assert (job.state, job.result, job.finished_at) == (State.DONE, '"well"', clock.now_us())
     assert (job.lease_owner, job.lease_until) == (None, None)
-    assert (job.attempts, job.fence, job.progress) == (1, 1, "all")
+    assert (job.attempts, job.fence, job.progress) == (1, 1, '"all"')
     assert await counts(store) == {"done": 1}
 
 
@@ -216,6 +234,18 @@ async def test_a_failed_job_says_why(store: Store, clock: FakeClock) -> None:
         )
     ]
     assert await counts(store) == {"failed": 1}
+
+
+async def test_a_release_may_say_why(store: Store, clock: FakeClock) -> None:
+    """A worker that lacks the key of an encrypted job does not use its attempt, and operators must learn the reason."""
+    for worker in ("one", "two"):
+        lease = await leased_job(store) if worker == "one" else await ContractWorker(store, worker).claim_one()
+        assert lease.attempts == 1
+        await ContractWorker(store, worker).settle(snooze(lease, delay_us=MINUTE_US, failure=BROKEN))
+        job = await job_of(store)
+        assert (job.state, job.attempts, job.last_error_code) == (State.PENDING, 0, BROKEN.code)
+        clock.advance_us(MINUTE_US)
+    assert [(error.attempt, error.code) for error in await store.reads.errors(id_of(1))] == [(1, BROKEN.code)] * 2
 
 
 async def test_a_retry_waits_by_the_clock_of_the_store(store: Store, clock: FakeClock) -> None:
@@ -294,41 +324,9 @@ async def test_progress_is_not_erased_by_a_settlement_without_any(store: Store) 
     """None means no new progress."""
     lease = await leased_job(store)
     worker = ContractWorker(store, "next")
-    await worker.settle(retry(lease, progress="half"))
+    await worker.settle(retry(lease, progress='"half"'))
     await worker.settle(retry(await worker.claim_one()))
-    assert (await job_of(store)).progress == "half"
-
-
-async def test_a_job_to_be_cancelled_is_not_made_pending(store: Store, clock: FakeClock) -> None:
-    """A cancelled job must not run again because its worker happened to retry or snooze it."""
-    lease = await leased_job(store)
-    await store.operations.cancel(id_of(1))
-    clock.advance(1)
-    await ContractWorker(store).settle(retry(lease))
-    job = await job_of(store)
-    assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
-    assert await counts(store) == {"cancelled": 1}
-    assert await ContractWorker(store).claim() == ()
-
-
-async def test_a_job_to_be_cancelled_may_finish_first(store: Store) -> None:
-    """An existing result is worth more than a late cancellation."""
-    await store.jobs.submit([new_job(1), new_job(2)])
-    worker = ContractWorker(store)
-    one, two = await worker.claim(2)
-    await store.operations.cancel(id_of(1))
-    await store.operations.cancel(id_of(2))
-    await worker.settle(done(one), failed(two))
-    assert await counts(store) == {"done": 1, "failed": 1}
-
-
-async def test_a_stopped_job_ends_as_cancelled(store: Store, clock: FakeClock) -> None:
-    """The handler stopped as requested, which is neither success nor failure."""
-    lease = await leased_job(store)
-    await store.operations.cancel(id_of(1))
-    await ContractWorker(store).settle(cancelled(lease))
-    job = await job_of(store)
-    assert (job.state, job.finished_at, job.result) == (State.CANCELLED, clock.now_us(), None)
+    assert (await job_of(store)).progress == '"half"'
 
 
 async def test_children_are_submitted_with_the_settlement(store: Store, clock: FakeClock) -> None:

@@ -17,4 +17,5 @@ The tests are coroutines, so pytest needs pytest-asyncio in auto mode. For reada
 from leaseway.testing.ledger_contract.definitions import *  # noqa: F403
 from leaseway.testing.ledger_contract.holds import *  # noqa: F403
 from leaseway.testing.ledger_contract.journal import *  # noqa: F403
+from leaseway.testing.ledger_contract.rebooking import *  # noqa: F403
 from leaseway.testing.ledger_contract.settle import *  # noqa: F403

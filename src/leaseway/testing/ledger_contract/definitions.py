@@ -150,11 +150,11 @@ async def test_windows_of_another_length_begin_anew(ledger: Ledger, clock: FakeC
 
 
 async def test_a_budget_is_forgotten_with_all_that_is_known_of_it(ledger: Ledger) -> None:
-    """A budget must not be deleted while it has open holds."""
+    """A budget must not be deleted while calls are under way that will be charged."""
     await ledger.definitions.declare([daily(10), budget("other", usd=10)])
     lines = (*usd(3), (Charge("other", "other"), micros(3)))
     await ledger.hold("a", lines, MINUTE_US, dispatch=True)
-    with pytest.raises(BadValue, match="open holds"):
+    with pytest.raises(BadValue, match="calls under way"):
         await ledger.definitions.forget("spend")
     await ledger.settle("a", {})
     assert await ledger.definitions.forget("spend") is True
@@ -176,9 +176,9 @@ async def test_a_paused_budget_holds_nothing_until_it_is_resumed(ledger: Ledger,
     await ledger.definitions.change(PAUSED_DAILY)
     denied = HoldDenied("spend", clock.now_us() + PAUSED_US, PAUSED)
     assert await ledger.hold("b", usd(1), MINUTE_US) == denied
-    assert await ledger.wait_us([SPEND]) == PAUSED_US
+    assert await ledger.reads.wait_us([SPEND]) == PAUSED_US
     await ledger.definitions.change(daily(10))
-    assert await ledger.wait_us([SPEND]) == 0
+    assert await ledger.reads.wait_us([SPEND]) == 0
     await held(ledger, "b", 1)
     await agrees(ledger)
 

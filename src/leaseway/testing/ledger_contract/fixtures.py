@@ -4,7 +4,6 @@ from typing import Any
 
 from leaseway.domain.budgets.balances import BudgetWindow
 from leaseway.domain.budgets.budget import MICRO, Budget, BudgetDefinition, Charge, HoldAnswer, HoldBooked, HoldGranted
-from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
@@ -22,7 +21,7 @@ def budget(name: str, **options: Any) -> BudgetDefinition:
     return Budget(name, **options).definition
 
 
-def usd(amount: float, charge: Charge = SPEND) -> Lines:
+def usd(amount: float, charge: Charge = SPEND) -> tuple[tuple[Charge, int], ...]:
     return ((charge, round(amount * MICRO)),)
 
 

@@ -7,12 +7,13 @@ import pytest
 
 from leaseway.domain.budgets.budget import IMPOSSIBLE, Charge, HoldBooked, HoldDenied, HoldGranted, HoldUsed
 from leaseway.domain.errors import BadValue, UnknownBudget
-from leaseway.ports.ledger import Ledger
+from leaseway.ports.ledger import HoldRequest, Ledger, Posted, SettleHoldRequest
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.fixtures import (
     MINUTE_US,
     SPEND,
     agrees,
+    booked,
     budget,
     daily,
     held,
@@ -23,6 +24,8 @@ from leaseway.testing.ledger_contract.fixtures import (
     to_next_day,
     usd,
 )
+
+TOKENS = Charge("tokens", "tokens")
 
 
 async def test_a_hold_beyond_the_limit_is_denied_and_changes_nothing(ledger: Ledger, clock: FakeClock) -> None:
@@ -111,6 +114,19 @@ async def test_what_is_only_held_may_be_taken_over(ledger: Ledger) -> None:
     assert isinstance(await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True), HoldGranted)
     assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == HoldUsed()
     assert await numbers(ledger) == (0, 6, 0)
+
+
+async def test_a_hold_for_another_cost_is_made_anew(ledger: Ledger) -> None:
+    """A job that waits for its window may come back with newer code and a higher cost. The call must not be made under
+    the smaller hold."""
+    await ledger.definitions.declare([daily(10, over="fail")])
+    await held(ledger, "a", 1)
+    assert isinstance(await ledger.hold("a", usd(11), MINUTE_US), HoldDenied)
+    assert await numbers(ledger) == (0, 0, 0)
+    await held(ledger, "a", 1)
+    await held(ledger, "a", 4, dispatch=True)
+    assert await numbers(ledger) == (0, 4, 0)
+    await agrees(ledger)
 
 
 async def test_several_budgets_are_held_together_or_not_at_all(ledger: Ledger) -> None:
@@ -212,6 +228,19 @@ async def test_a_hold_that_was_void_can_be_made_again(ledger: Ledger) -> None:
     await agrees(ledger)
 
 
+async def test_a_hold_that_is_made_again_has_only_its_new_budgets(ledger: Ledger) -> None:
+    """The code of a released job has changed and needs one budget less. Its old line must not hold money."""
+    await ledger.definitions.declare([daily(10), budget("one", usd=10)])
+    assert isinstance(await ledger.hold("a", (*usd(6), *usd(6, Charge("one", "one"))), MINUTE_US), HoldGranted)
+    assert await ledger.void("a") is True
+    await held(ledger, "a", 4, dispatch=True)
+    assert await numbers(ledger, "one") == (0, 0, 0)
+    await agrees(ledger)
+    await ledger.settle("a", {"spend": micros(3)})
+    assert await numbers(ledger) == (3, 0, 0)
+    await agrees(ledger)
+
+
 async def test_dispatch_is_a_fence(ledger: Ledger, clock: FakeClock) -> None:
     """A caller after the deadline must not call, because its money may be held by another call."""
     await ledger.definitions.declare([daily(10)])
@@ -235,3 +264,122 @@ async def test_nothing_is_dispatched_before_its_window_begins(ledger: Ledger, cl
     assert await ledger.dispatch("b") is False
     to_next_day(clock)
     assert await ledger.dispatch("b") is True
+
+
+async def test_reserved_holds_are_found_by_the_start_of_their_ids(ledger: Ledger, clock: FakeClock) -> None:
+    """A job that comes back looks for what it has reserved. It must not find its calls, nor the holds of other jobs."""
+    await ledger.definitions.declare([daily(10)])
+    await held(ledger, "job-1:1:1", 4, dispatch=True)
+    await held(ledger, "job-1:1:2", 5, dispatch=True)
+    await ledger.settle("job-1:1:2", {})
+    await booked(ledger, "job-1:1:3", 2)
+    await booked(ledger, "job-10:1:1", 3)
+    await booked(ledger, "job-1:2:1", 2)
+    assert await ledger.reads.reserved("job-1:") == ["job-1:1:3", "job-1:2:1"]
+    assert await ledger.reads.reserved("job-2:") == []
+    await ledger.void("job-1:2:1")
+    to_next_day(clock)
+    assert await ledger.reads.reserved("job-1:") == ["job-1:1:3"]
+    assert isinstance(await ledger.hold("job-1:1:3", usd(2), MINUTE_US, owner="2", dispatch=True), HoldGranted)
+    assert await ledger.reads.reserved("job-1:") == []
+
+
+# -- several at once --------------------------------------------------------------------------------------------------
+
+
+async def test_requests_that_travel_together_are_answered_each_for_itself(ledger: Ledger) -> None:
+    """One transaction serves all calls of a worker. What a settlement frees can be held at once, and a hold that does
+    not fit takes nothing from the others.
+    """
+    await ledger.definitions.declare([daily(10, over="fail")])
+    first = await held(ledger, "first", 10, dispatch=True)
+    asked = [HoldRequest(id_, usd(amount), MINUTE_US, "1", True) for id_, amount in (("a", 3), ("b", 6), ("c", 4))]
+    posted = await ledger.post(asked, [SettleHoldRequest("first", {"usd": micros(1)})])
+    assert posted.settlements == ((),)
+    assert [None if each is None else kind_of(each) for each in posted.holds] in (
+        ["HoldGranted", "HoldGranted", "HoldDenied"],
+        ["HoldGranted", "HoldGranted", None],
+    )
+    assert posted.holds[0] == HoldGranted(first.windows, first.deadline)
+    assert await numbers(ledger) == (1, 9, 0)
+    entries = [(entry.hold, entry.kind) for entry in await ledger.reads.journal("spend")]
+    assert entries == [("b", "hold"), ("a", "hold"), ("first", "settle"), ("first", "hold")]
+    assert await ledger.dispatch("a") is True
+    await agrees(ledger)
+
+
+async def test_requests_that_travel_together_can_be_repeated(ledger: Ledger) -> None:
+    """The reply of a whole batch may be lost. No call is held or charged twice."""
+    await ledger.definitions.declare([daily(10, over="fail")])
+    await held(ledger, "first", 2, dispatch=True)
+    asked = [HoldRequest("a", usd(4), MINUTE_US, "1", True)]
+    settled = [SettleHoldRequest("first", {"usd": micros(1)})]
+    await ledger.post(asked, settled)
+    again = await ledger.post(asked, settled)
+    assert again.settlements == ((),)
+    assert again.holds[0] is None or isinstance(again.holds[0], HoldGranted)
+    assert isinstance(await ledger.hold("a", usd(4), MINUTE_US, owner="1", dispatch=True), HoldGranted)
+    assert await ledger.hold("a", usd(4), MINUTE_US, owner="2", dispatch=True) == HoldUsed()
+    assert await numbers(ledger) == (1, 4, 0)
+    await agrees(ledger)
+
+
+async def test_a_wrong_request_leaves_the_others_alone(ledger: Ledger) -> None:
+    """The requests of one batch belong to different jobs, of different code."""
+    await ledger.definitions.declare([daily(10)])
+    await held(ledger, "first", 2, dispatch=True)
+    await held(ledger, "second", 1, dispatch=True)
+    asked = [
+        HoldRequest("a", usd(1, Charge("nothing", "nothing")), MINUTE_US),
+        HoldRequest("b", (), MINUTE_US),
+        HoldRequest("c", usd(2), MINUTE_US, "", True),
+        HoldRequest("d", usd(2), 0),
+    ]
+    settled = [
+        SettleHoldRequest("unknown", {}),
+        SettleHoldRequest("first", {"eur": 1}),
+        SettleHoldRequest("second", {"usd": micros(1)}),
+        SettleHoldRequest("first", {"usd": -1}),
+        SettleHoldRequest("first", {}, owner="another"),
+    ]
+    posted = await ledger.post(asked, settled)
+    assert [each is not None for each in posted.holds] == [False, False, True, False]
+    assert [each is not None for each in posted.settlements][:4] == [False, False, True, False]
+    assert await numbers(ledger) == (1, 4, 0)
+    await agrees(ledger)
+
+
+async def test_each_settlement_of_a_batch_reports_what_it_crosses(ledger: Ledger) -> None:
+    """An alarm names the job that crossed a threshold; it must neither be lost nor come twice."""
+    await ledger.definitions.declare([daily(10, over="fail")])
+    for number in range(4):
+        await held(ledger, f"call-{number}", 2.5, dispatch=True)
+    costs = {"call-0": 2.0, "call-1": 2.5, "call-2": 2.5, "call-3": 1.0}
+    settled = [SettleHoldRequest(id_, {"usd": micros(cost)}) for id_, cost in costs.items()]
+    posted = await ledger.post([], settled)
+    assert posted.settlements == ((), (), (("spend", 50),), (("spend", 80),))
+    crossed = [entry.crossed for entry in await ledger.reads.journal("spend") if entry.kind == "settle"]
+    assert crossed == [80, 50, 0, 0]
+    assert await ledger.post([], settled) == Posted((), ((), (), (), ()))
+    assert await numbers(ledger) == (8, 0, 0)
+    await agrees(ledger)
+
+
+async def test_batches_from_many_sides_hold_no_more_than_there_is(ledger: Ledger) -> None:
+    """Each process sends its own batches, and all of them change the same balance."""
+    await ledger.definitions.declare([daily(10, over="fail"), budget("tokens", tokens=1_000, every="day")])
+    await held(ledger, "first", 0)
+    await ledger.hold("second", ((TOKENS, 0),), MINUTE_US)
+    both = (*usd(0.5), (TOKENS, micros(1)))
+    batches = [
+        [
+            HoldRequest(f"{batch}-{number}", both if number % 2 else both[::-1], MINUTE_US, "1", True)
+            for number in range(6)
+        ]
+        for batch in range(8)
+    ]
+    posted = await asyncio.gather(*(ledger.post(batch, []) for batch in batches))
+    granted = sum(isinstance(answer, HoldGranted) for each in posted for answer in each.holds)
+    assert granted == 20
+    assert await numbers(ledger) == (0, 10, 0)
+    await agrees(ledger)

@@ -2,7 +2,8 @@
 
 from leaseway.domain.budgets.budget import Charge, HoldBooked, HoldDenied, HoldGranted
 from leaseway.domain.budgets.calendar_windows import AHEAD_MAX
-from leaseway.domain.budgets.holds import RAISED_US
+from leaseway.domain.budgets.holds import PICKUP_US, RAISED_US
+from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.fixtures import (
@@ -57,17 +58,6 @@ async def test_booked_holds_fill_windows_one_after_the_other(ledger: Ledger, clo
     await agrees(ledger)
 
 
-async def test_a_booked_hold_asked_again_stays_where_it_is(ledger: Ledger) -> None:
-    """A repeated call must neither book twice nor lose its place when earlier room is freed."""
-    await ledger.definitions.declare([daily(10)])
-    await held(ledger, "a", 10)
-    first = await booked(ledger, "b", 8)
-    await ledger.void("a")
-    assert await booked(ledger, "b", 8) == first
-    assert await numbers(ledger) == (0, 0, 0)
-    assert await numbers(ledger, place=1) == (0, 8, 0)
-
-
 async def test_a_booked_hold_has_its_time_from_the_start_of_its_window(ledger: Ledger, clock: FakeClock) -> None:
     """Its deadline must not pass while it waits for its window."""
     await ledger.definitions.declare([daily(10)])
@@ -76,8 +66,8 @@ async def test_a_booked_hold_has_its_time_from_the_start_of_its_window(ledger: L
     clock.advance(120)
     assert (await ledger.expire(10)).captured == 1
     to_next_day(clock)
-    clock.advance(59)
-    assert (await ledger.expire(10)).count == 0
+    clock.advance(PICKUP_US / SECOND_US - 1)
+    assert (await ledger.expire(10)).count == 0, "its job may come late, because it waits for a worker"
     assert isinstance(await ledger.hold("b", usd(8), MINUTE_US, dispatch=True), HoldGranted)
     clock.advance(59)
     assert (await ledger.expire(10)).count == 0, "the call has the whole time for itself"
@@ -90,10 +80,10 @@ async def test_a_booked_hold_that_nobody_fetches_is_given_up(ledger: Ledger, clo
     await held(ledger, "a", 10)
     await booked(ledger, "b", 8)
     to_next_day(clock)
-    clock.advance(60)
+    clock.advance(PICKUP_US / SECOND_US)
     await held(ledger, "c", 1)
     again = await held(ledger, "b", 8, dispatch=True)
-    assert again.windows[0].start == clock.now_us() - MINUTE_US
+    assert again.windows[0].start == clock.now_us() - PICKUP_US
     assert await numbers(ledger) == (0, 9, 0)
     await agrees(ledger)
 
@@ -151,15 +141,15 @@ async def test_waiting_ends_when_something_is_left_again(ledger: Ledger, clock: 
     await ledger.definitions.declare([daily(10), budget("total", usd=1)])
     charges = [SPEND, Charge("total", "total")]
     await held(ledger, "a", 10, dispatch=True)
-    assert await ledger.wait_us(charges) == 0
+    assert await ledger.reads.wait_us(charges) == 0
     await booked(ledger, "b", 10)
     await ledger.settle("a", {})
-    assert await ledger.wait_us(charges) == next_day(clock) - clock.now_us()
+    assert await ledger.reads.wait_us(charges) == next_day(clock) - clock.now_us()
     to_next_day(clock)
-    assert await ledger.wait_us(charges) == 0
+    assert await ledger.reads.wait_us(charges) == 0
     await ledger.hold("c", ((charges[1], micros(1)),), MINUTE_US, dispatch=True)
     await ledger.settle("c", {})
-    assert await ledger.wait_us(charges) == RAISED_US, "it is unknown when the budget will be raised"
+    assert await ledger.reads.wait_us(charges) == RAISED_US, "it is unknown when the budget will be raised"
 
 
 async def test_a_budget_is_shown_before_its_first_hold(ledger: Ledger) -> None:

@@ -5,6 +5,7 @@ from itertools import chain
 
 import pytest
 
+from leaseway.domain.budgets.balances import Evidence
 from leaseway.domain.budgets.budget import Charge, HoldDenied
 from leaseway.domain.errors import BadValue
 from leaseway.ports.ledger import Expired, Ledger
@@ -78,6 +79,134 @@ async def test_a_late_settlement_corrects_what_was_captured(ledger: Ledger, cloc
     await agrees(ledger)
 
 
+# -- corrections by operators ---------------------------------------------------------------------------------------
+
+
+async def captured(ledger: Ledger, clock: FakeClock, id_: str, amount: float) -> None:
+    await held(ledger, id_, amount, dispatch=True)
+    clock.advance(60)
+    await ledger.expire(10)
+
+
+async def test_the_providers_evidence_corrects_a_captured_amount_once(ledger: Ledger, clock: FakeClock) -> None:
+    """Killed workers leave captured amounts behind: without a correction, a part of the budget is lost for its window.
+    The journal must say who corrected what."""
+    await ledger.definitions.declare([daily(10)])
+    await captured(ledger, clock, "a", 6)
+    evidence = Evidence("alice", "invoice 7")
+    answer = await ledger.correct("a", {"usd": micros(2)}, evidence)
+    (each,) = answer
+    assert (each.name, each.unit, each.before_micros, each.after_micros) == ("spend", "usd", micros(6), micros(2))
+    assert await numbers(ledger) == (2, 0, 0)
+    assert await ledger.correct("a", {"usd": micros(2)}, evidence) == answer, "a lost reply is repeated"
+    (entry, *_) = await ledger.reads.journal("spend")
+    assert (entry.kind, entry.hold, entry.by, entry.reason) == ("correct", "a", "alice", "invoice 7")
+    assert (entry.from_micros, entry.spent_micros, entry.at) == (micros(6), micros(-4), clock.now_us())
+    with pytest.raises(BadValue, match="was settled by alice before; a hold is corrected once"):
+        await ledger.correct("a", {"usd": micros(1)}, evidence)
+    await ledger.settle("a", {"usd": micros(1)})
+    assert await numbers(ledger) == (2, 0, 0), "neither an operator nor a late worker corrects it a second time"
+    await agrees(ledger)
+
+
+async def test_many_corrections_of_one_hold_book_once(ledger: Ledger, clock: FakeClock) -> None:
+    """Two operators may work on the same list."""
+    await ledger.definitions.declare([daily(10)])
+    await captured(ledger, clock, "a", 6)
+    answers = await asyncio.gather(
+        *(ledger.correct("a", {"usd": micros(each)}, Evidence(f"op-{each}")) for each in range(5)),
+        return_exceptions=True,
+    )
+    (right,) = [each for each in answers if not isinstance(each, BaseException)]
+    assert await numbers(ledger) == (right[0].after_micros / micros(1), 0, 0)
+    await agrees(ledger)
+
+
+async def test_a_correction_can_show_that_a_call_cost_more(ledger: Ledger, clock: FakeClock) -> None:
+    """The money is spent, as with a settlement."""
+    await ledger.definitions.declare([daily(10)])
+    await captured(ledger, clock, "a", 6)
+    await ledger.correct("a", {"spend": micros(11)}, Evidence("alice"))
+    assert await numbers(ledger) == (11, 0, 1)
+    await agrees(ledger)
+
+
+async def test_a_hold_past_its_deadline_is_corrected_though_no_worker_has_expired_it(
+    ledger: Ledger, clock: FakeClock
+) -> None:
+    """Workers expire holds. If all of them are gone, an operator must not have to start one first."""
+    await ledger.definitions.declare([daily(10)])
+    await held(ledger, "a", 6, dispatch=True)
+    clock.advance(60)
+    await ledger.correct("a", {"usd": 0}, Evidence("alice"))
+    assert await numbers(ledger) == (0, 0, 0)
+    kinds = [entry.kind for entry in await ledger.reads.journal("spend")]
+    assert kinds == ["correct", "capture", "hold"]
+    await agrees(ledger)
+
+
+async def test_only_a_captured_amount_is_corrected(ledger: Ledger) -> None:
+    """What a call has reported itself is a fact, an open call may still report, and a void hold charged nothing."""
+    await ledger.definitions.declare([daily(10)])
+    await held(ledger, "held", 1)
+    await held(ledger, "open", 1, dispatch=True)
+    await called(ledger, "settled", 1, 1)
+    await held(ledger, "void", 1)
+    await ledger.void("void")
+    before = await numbers(ledger)
+    for id_, why in (
+        ("held", "is not dispatched"),
+        ("open", "its call may be under way"),
+        ("settled", "was settled by its call"),
+        ("void", "nothing was charged"),
+        ("unknown", "there is no hold"),
+    ):
+        with pytest.raises(BadValue, match=why):
+            await ledger.correct(id_, {"usd": 0}, Evidence("alice"))
+    assert await numbers(ledger) == before
+    await agrees(ledger)
+
+
+@pytest.mark.parametrize(
+    ("actuals", "evidence", "field"),
+    [
+        ({"usd": -1}, Evidence("alice"), "usd"),
+        ({"eur": 1}, Evidence("alice"), "eur"),
+        ({}, Evidence("alice"), "amounts"),
+        ({"usd": 1}, Evidence(""), "by"),
+        ({"usd": 1}, Evidence("alice", "x" * 501), "reason"),
+        ({"usd": 1}, Evidence("alice", "a\x1b[2Jb"), "reason"),
+    ],
+)
+async def test_senseless_corrections_are_refused(
+    ledger: Ledger, clock: FakeClock, actuals: dict[str, int], evidence: Evidence, field: str
+) -> None:
+    """A balance below zero, or a correction without an author, would make the journal worthless."""
+    await ledger.definitions.declare([daily(10)])
+    await captured(ledger, clock, "a", 6)
+    with pytest.raises(BadValue, match=field):
+        await ledger.correct("a", actuals, evidence)
+    assert await numbers(ledger) == (6, 0, 0)
+
+
+async def test_holds_whose_cost_is_not_known_are_listed(ledger: Ledger, clock: FakeClock) -> None:
+    """An operator must find what to compare with the provider's invoice."""
+    await ledger.definitions.declare([daily(10), budget("other", usd=10)])
+    await captured(ledger, clock, "a", 2)
+    await called(ledger, "b", 1, 1)
+    await ledger.hold("c", (*usd(3), (Charge("other", "other"), micros(1))), MINUTE_US, owner="7", dispatch=True)
+    await held(ledger, "d", 1, ttl_us=2 * MINUTE_US)
+    found = await ledger.reads.holds("spend")
+    assert [(each.id, each.state) for each in found] == [("d", "held"), ("c", "dispatched"), ("a", "captured")]
+    assert [(line.name, line.amount_micros) for line in found[1].lines] == [("spend", micros(3)), ("other", micros(1))]
+    assert (found[1].owner, found[1].deadline) == ("7", clock.now_us() + MINUTE_US)
+    assert found[2].lines[0].actual_micros == micros(2)
+    assert await ledger.reads.holds("spend", 1) == found[:1]
+    assert await ledger.reads.holds("other") == found[1:2]
+    await ledger.correct("a", {"usd": 0}, Evidence("alice"))
+    assert [each.id for each in await ledger.reads.holds("spend")] == ["d", "c"]
+
+
 async def test_settling_frees_what_was_not_spent(ledger: Ledger) -> None:
     """A hold is the maximum cost of a call; most calls cost less."""
     await ledger.definitions.declare([daily(10, over="fail")])
@@ -105,6 +234,18 @@ async def test_many_settlements_of_one_call_charge_once(ledger: Ledger) -> None:
     for id_ in "abcde":
         await asyncio.gather(*(ledger.settle(id_, {"usd": micros(0.5)}) for _ in range(10)))
     assert await numbers(ledger) == await numbers(ledger, "other") == (2.5, 0, 0)
+    await agrees(ledger)
+
+
+async def test_a_late_settlement_does_not_free_the_hold_of_another_call(ledger: Ledger) -> None:
+    """A worker that gave up before its hold was answered settles it later with no cost. By then the next delivery of
+    the job may have placed a hold under the same id and made its call."""
+    await ledger.definitions.declare([daily(10)])
+    await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True)
+    assert await ledger.settle("a", {"usd": 0}, owner="1") == ()
+    assert await numbers(ledger) == (0, 6, 0)
+    await ledger.settle("a", {"usd": micros(2)}, owner="2")
+    assert await numbers(ledger) == (2, 0, 0)
     await agrees(ledger)
 
 

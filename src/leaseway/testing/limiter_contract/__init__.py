@@ -15,6 +15,8 @@ The tests are coroutines, so pytest needs pytest-asyncio in auto mode. For reada
 """
 
 from leaseway.testing.limiter_contract.acquire import *  # noqa: F403
+from leaseway.testing.limiter_contract.breaker import *  # noqa: F403
 from leaseway.testing.limiter_contract.concurrency import *  # noqa: F403
 from leaseway.testing.limiter_contract.definitions import *  # noqa: F403
+from leaseway.testing.limiter_contract.metered import *  # noqa: F403
 from leaseway.testing.limiter_contract.observe import *  # noqa: F403

@@ -37,6 +37,35 @@ async def test_a_new_limiter_grants_nothing_at_once(limiter: Limiter, clock: Fak
     await granted(limiter, ask(MAPS))
 
 
+async def test_a_limit_that_starts_full_grants_its_burst_at_once(limiter: Limiter) -> None:
+    """The user knows that nothing was used before. More than the burst would exceed the limit in its first window."""
+    full = Limit("maps", "100/minute", start="full")
+    await limiter.definitions.declare([full.definition])
+    assert await left(limiter, full) == [MAPS_BURST]
+    assert (await drained(limiter, ask(full))).count == MAPS_BURST
+    assert (await waits(limiter, ask(full))).wait_us == MAPS_TOKEN_US
+
+
+async def test_a_limit_that_starts_empty_fills_from_its_first_request_on(limiter: Limiter, clock: FakeClock) -> None:
+    """The provider may have served another system until now, however long this limiter has been running."""
+    empty = Limit("maps", "100/minute", start="empty")
+    clock.advance(2 * DAY_SECONDS)
+    await limiter.definitions.declare([empty.definition])
+    assert (await waits(limiter, ask(empty))).wait_us == MAPS_TOKEN_US
+    clock.advance_us(MAPS_TOKEN_US)
+    assert (await drained(limiter, ask(empty))).count == 1
+    clock.advance(DAY_SECONDS)
+    assert (await drained(limiter, ask(empty))).count == MAPS_BURST
+
+
+async def test_another_start_of_a_limit_in_use_changes_nothing(limiter: Limiter, clock: FakeClock) -> None:
+    """The start is for limits without state. Used permits must stay used."""
+    await ready(limiter, clock, MAPS)
+    await drained(limiter, ask(MAPS))
+    await limiter.definitions.change(Limit("maps", "100/minute", start="full").definition)
+    assert (await waits(limiter, ask(MAPS))).wait_us == MAPS_TOKEN_US
+
+
 async def test_no_more_than_the_burst_at_once(limiter: Limiter, clock: FakeClock) -> None:
     """This must hold however long the limit was idle."""
     await ready(limiter, clock, MAPS)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import Stale, UnknownLimit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import PAUSED, PAUSED_US, Wait
+from leaseway.domain.limits.buckets import PAUSED, PAUSED_US, Notice, Wait
 from leaseway.domain.limits.limit import Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
@@ -144,6 +144,15 @@ async def test_an_unknown_limit_is_named_and_nothing_is_taken(limiter: Limiter, 
     assert await left(limiter, MAPS) == [MAPS_BURST]
     with pytest.raises(UnknownLimit, match="mail"):
         await limiter.levels([ask(MAPS), ask(MAIL)])
+
+
+async def test_a_notice_about_an_unknown_limit_is_refused(limiter: Limiter, clock: FakeClock) -> None:
+    """A limiter that has lost its definitions would otherwise drop what the provider said, and other workers would call
+    although the provider has asked them to wait."""
+    await ready(limiter, clock, MAPS)
+    notice = Notice(name=MAIL.name, limit=MAIL.name, generation=0, throttled=True, retry_after_us=SECOND_US)
+    with pytest.raises(UnknownLimit, match="mail"):
+        await limiter.observe(notice)
 
 
 async def test_a_changed_lease_is_told_with_the_next_grant(limiter: Limiter, clock: FakeClock) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, Wait, permits_left
-from leaseway.domain.limits.limit import Limit, PermitRequest
-from leaseway.domain.limits.sizing import size_limit
+from leaseway.domain.limits.buckets import Granted, Notice, Verdict, Wait, permits_left
+from leaseway.domain.limits.level import Level
+from leaseway.domain.limits.limit import Limit, PermitRequest, size_limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 
@@ -76,9 +76,8 @@ async def level_of(limiter: Limiter, limit: Limit) -> Level:
 async def left(limiter: Limiter, limit: Limit) -> list[int]:
     """The available permits of each window, the shortest first."""
     now, (level,) = await limiter.levels([ask(limit)])
-    return [
-        permits_left(window, level.buckets[window.window_us], now) for window in size_limit(limit.definition).windows
-    ]
+    windows = size_limit(limit.definition).windows
+    return [permits_left(window, level.buckets[window.window_us], now, level) for window in windows]
 
 
 async def picture(limiter: Limiter, limits: Sequence[Limit]) -> object:

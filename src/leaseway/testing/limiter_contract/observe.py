@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Notice, Wait
-from leaseway.domain.limits.limit import Rate
-from leaseway.domain.limits.sizing import PERCENT_MIN
+from leaseway.domain.limits.limit import PERCENT_MIN, Rate
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.fixtures import (
@@ -254,7 +253,7 @@ async def test_impossible_seats_are_refused(
 @pytest.mark.parametrize(
     "said", [{"retry_after_us": -1}, {"remaining": -1}, {"reset_us": -1}, {"retry_after_us": 10**16}]
 )
-async def test_an_impossible_notice_is_refused(limiter: Limiter, clock: FakeClock, said: dict[str, int]) -> None:
+async def test_an_impossible_notice_is_refused(limiter: Limiter, clock: FakeClock, said: dict[str, Any]) -> None:
     """Values come from responses of providers; a limit that is closed for three centuries is useless."""
     await ready(limiter, clock, MAPS)
     before = await picture(limiter, [MAPS])

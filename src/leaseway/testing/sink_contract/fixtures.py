@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.page import BadRow, ColumnType, Row, WriteCounts
+from leaseway.imports.domain.partition import Cursor, Shard, canonical, make_shard
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Shard, canonical, make_shard
 from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.clock import START_US
 

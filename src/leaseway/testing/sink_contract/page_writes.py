@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
 from leaseway.imports.domain.page import WriteCounts
+from leaseway.imports.domain.partition import make_shard
 from leaseway.imports.domain.run_state import ShardState
-from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.fixtures import (

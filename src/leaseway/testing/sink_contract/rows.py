@@ -228,3 +228,13 @@ async def test_other_sources_and_tables_are_compared_apart(sink: Sink, elsewhere
     at = clock.now_us()
     asked = [(sink, "maps"), (sink, "mail"), (elsewhere, "maps"), (elsewhere, "mail")]
     assert [(await changes_in(where, source, at - 1, at)).added for where, source in asked] == [2, 1, 3, 0]
+
+
+async def test_a_run_may_replace_newer_rows(sink: Sink, witness: Witness) -> None:
+    """After the source was restored from a backup its stamps are older, and without this they never come over."""
+    await imported(sink, "run-1", row(1, version=5), row(2, version=5), row(3))
+    await started(sink, run=replace(RUN, id="run-2"))
+    older = replace(page([row(1, version=4), row(2, version=5)], after=1), run="run-2", overwrites=True)
+    assert await written(sink, older) == WriteCounts(updated=1, unchanged=1)
+    found = await witness.rows()
+    assert (found["1"]["document"]["version"], found["1"]["stamp"]) == (4, row(1, version=4).stamp)

@@ -122,6 +122,17 @@ async def test_reactions_without_a_page_are_counted(sink: Sink) -> None:
     assert await sink.shards.write(page(rows(2), 1, 2)) is not None
 
 
+async def test_requests_without_a_page_are_counted(sink: Sink) -> None:
+    """A page that is refused or fails costs requests as well, and often money."""
+    await started(sink)
+    await written(sink, page(rows(1), after=1, requests=2))
+    before = await shard(sink)
+    assert await sink.shards.note(RUN.id, LOW.key, 1, {}, requests=4)
+    now = await shard(sink)
+    assert now.requests == 6
+    assert replace(now, requests=before.requests) == before
+
+
 async def test_a_note_without_a_reason_leaves_the_last_one(sink: Sink) -> None:
     """The reason of the last failure stays visible until the next page."""
     await started(sink)

@@ -1,12 +1,11 @@
-"""leaseway budgets [list|show|set|journal|pause|resume|forget|audit]"""
+"""leaseway budgets [list|show|set|rebook|journal|holds|settle|pause|resume|forget|audit]"""
 
 from typing import Any
 
 import click
 
 from leaseway.cli.lazy_groups import InOrder
-from leaseway.cli.options import pass_settings, with_store
-from leaseway.cli.settings import CliSettings
+from leaseway.cli.options import CliSettings, pass_settings, with_store
 
 one_name = click.argument("name")
 
@@ -52,7 +51,7 @@ def show(settings: CliSettings, name: str) -> None:
 @click.option("--usd", metavar="AMOUNT", help="Amount per window, in US dollars.")
 @click.option("--amount", metavar="AMOUNT", help="Amount per window, in the unit of the budget or in --unit.")
 @click.option("--unit", metavar="UNIT", help="Another currency, such as eur, or a unit of your own.")
-@click.option("--every", metavar="SPAN", help="hour, day, week, month or total.")
+@click.option("--every", metavar="SPAN", help="minute, hour, day, week, month or total.")
 @click.option("--tz", metavar="ZONE", help="Time zone in which windows start, for example Europe/Berlin.")
 @click.option("--overdraft", metavar="AMOUNT", help="How far holds may exceed the amount.")
 @click.option(
@@ -65,7 +64,8 @@ def show(settings: CliSettings, name: str) -> None:
 def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
     """Change a budget, or create one. Takes effect at once for all workers. Options that you omit keep their value.
 
-    A restart does not undo the change; only a changed declaration in the app does.
+    A restart does not undo the change; only a changed declaration in the app does. Jobs that wait for a later window
+    are brought forward if an earlier one has room now.
 
     \b
       leaseway budgets set maps-spend --usd 25 --every day --tz Europe/Zurich
@@ -74,6 +74,21 @@ def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
     from leaseway.cli.commands.budgets.change import set_budget
 
     set_budget(settings, name, given)
+
+
+@command.command("rebook", short_help="Bring forward jobs that wait for a later window.")
+@one_name
+@with_store
+@pass_settings
+def rebook(settings: CliSettings, name: str) -> None:
+    """Bring forward the jobs that wait for a later window of a budget although an earlier one has room by now.
+
+    Room appears when the budget is raised (`budgets set` does this, too) and when calls cost less than was held for
+    them. Jobs that do not fit keep their window.
+    """
+    from leaseway.cli.commands.budgets.change import rebook_budget
+
+    rebook_budget(settings, name)
 
 
 @command.command("journal")
@@ -86,6 +101,49 @@ def journal(settings: CliSettings, name: str, limit: int) -> None:
     from leaseway.cli.commands.budgets.show import show_journal
 
     show_journal(settings, name, limit)
+
+
+@command.command("holds", short_help="Show the holds of a budget whose cost is not known.")
+@one_name
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number of rows.")
+@with_store
+@pass_settings
+def holds(settings: CliSettings, name: str, limit: int) -> None:
+    """Show the holds of a budget whose cost is not known, the latest deadline first.
+
+    Open holds belong to calls that may be under way. Captured holds were charged in full, because their calls were
+    never settled: a worker died, or could not reach the store. If the provider's records say what these calls have
+    cost, correct them with: leaseway budgets settle
+    """
+    from leaseway.cli.commands.budgets.show import show_holds
+
+    show_holds(settings, name, limit)
+
+
+@command.command("settle", short_help="Correct captured holds by the provider's evidence.")
+@click.argument("holds", metavar="HOLD...", nargs=-1, required=True)
+@click.option("--usd", metavar="AMOUNT", help="What the provider charged for each of these calls, in US dollars.")
+@click.option("--amount", metavar="AMOUNT", help="The same in another unit; give --unit, too.")
+@click.option("--unit", metavar="UNIT", help="The unit of --amount, or the name of a budget.")
+@click.option("--reason", metavar="TEXT", default="", help="The evidence, for example an invoice number.")
+@click.option(
+    "--by", metavar="NAME", help="Your name for the journal. Default: your user name. A service records its API key."
+)
+@with_store
+@pass_settings
+def settle(settings: CliSettings, /, holds: tuple[str, ...], **given: Any) -> None:
+    """Correct captured holds by the provider's evidence. The journal records who did it, when and why.
+
+    A hold is captured if its call was never settled. Each hold is corrected once; a call that settled itself, or may be
+    under way, is refused. Repeating the same correction has no further effect.
+
+    \b
+      leaseway budgets settle 01jd…:1:1 --usd 0 --reason "not in the usage report of 3 May"
+      leaseway budgets settle 01jd…:1:1 --amount 1200 --unit tokens
+    """
+    from leaseway.cli.commands.budgets.change import settle_holds
+
+    settle_holds(settings, holds, given)
 
 
 @command.command("pause", short_help="Pause a budget.")
@@ -104,7 +162,7 @@ def pause(settings: CliSettings, name: str) -> None:
 @with_store
 @pass_settings
 def resume(settings: CliSettings, name: str) -> None:
-    """Resume a budget. Workers notice within some seconds."""
+    """Resume a budget. Jobs that wait for it are tried at once."""
     from leaseway.cli.commands.budgets.change import pause_budget
 
     pause_budget(settings, name, False)
@@ -116,7 +174,10 @@ def resume(settings: CliSettings, name: str) -> None:
 @with_store
 @pass_settings
 def forget(settings: CliSettings, name: str, yes: bool) -> None:
-    """Remove a budget with its windows and its journal. Refused while the budget has holds."""
+    """Remove a budget with its windows and its journal. Refused while calls are under way.
+
+    Holds that wait for a later window are released, and their jobs are brought forward.
+    """
     from leaseway.cli.commands.budgets.change import forget_budget
 
     forget_budget(settings, name, yes)

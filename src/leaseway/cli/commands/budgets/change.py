@@ -1,39 +1,64 @@
-"""leaseway budgets set|pause|resume|forget"""
+"""leaseway budgets set|rebook|settle|pause|resume|forget"""
 
+import getpass
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
 from msgspec.structs import replace
 
-from leaseway.api.schemas.budgets import budget_settings_document
+from leaseway.api.schemas.budgets import HoldSettledDocument, budget_settings_document, hold_settled_document
 from leaseway.cli.commands.limits.definitions import pause_in_words
 from leaseway.cli.open_store import change, ledger_in
-from leaseway.cli.output.json import document
-from leaseway.cli.output.text import say
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.budgets.budget import Budget, BudgetDefinition, amount_text
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import confirm, counted, print_json, say
+from leaseway.domain.budgets.balances import Evidence
+from leaseway.domain.budgets.budget import Budget, BudgetDefinition, amount_text, parse_amount_micros
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.ports.store import Store
-from leaseway.worker.definitions import DefinitionChange, budget_definitions
+from leaseway.worker.definitions import DefinitionChange, budget_definitions, correct_hold, rebook
+from leaseway.worker.definitions import forget_budget as remove
 
 
 def set_budget(settings: CliSettings, name: str, given: Mapping[str, Any]) -> None:
     named = {option: value for option, value in given.items() if value is not None}
 
-    async def command(store: Store) -> DefinitionChange[BudgetDefinition]:
-        definitions = budget_definitions(ledger_in(store, settings))
-        return await definitions.change(name, lambda before: merged(name, before, named))
+    async def command(store: Store) -> tuple[DefinitionChange[BudgetDefinition], int]:
+        ledger = ledger_in(store, settings)
+        changed = await budget_definitions(ledger, store.operations).change(
+            name, lambda before: merged(name, before, named)
+        )
+        return changed, await rebook(store, ledger, name)
 
-    before, after, version = change(settings, command)
+    (before, after, version), count = change(settings, command)
     if settings.json:
-        shown = before and budget_settings_document(before)
-        document({"before": shown, "after": budget_settings_document(after), "version": version})
-    elif before == after:
+        shown = {"before": before and budget_settings_document(before), "after": budget_settings_document(after)}
+        print_json({**shown, "version": version, "brought_forward": count})
+        return
+    if before == after:
         say(f"budget {name}: {in_words(after)}, as before")
     else:
         say(f"budget {name}: {in_words(after)}" + (f" (was {in_words(before)})" if before else ", new"))
+    say_brought_forward(count)
+
+
+def say_brought_forward(count: int) -> None:
+    if count:
+        say(f"brought forward {counted(count, 'job')} that waited for a later window")
+
+
+def rebook_budget(settings: CliSettings, name: str) -> None:
+    async def command(store: Store) -> int:
+        ledger = ledger_in(store, settings)
+        if not any(name in (window.name, window.budget) for window in await ledger.reads.balances()):
+            await budget_definitions(ledger, store.operations).find(name)  # an error if there is no such budget
+        return await rebook(store, ledger, name)
+
+    count = change(settings, command)
+    if settings.json:
+        print_json({"name": name, "brought_forward": count})
+    else:
+        say(f"budget {name}: brought forward {counted(count, 'job')}")
 
 
 def merged(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> BudgetDefinition:
@@ -81,25 +106,67 @@ def in_words(definition: BudgetDefinition) -> str:
     return ", ".join(parts)
 
 
-def pause_budget(settings: CliSettings, name: str, is_paused: bool) -> None:
-    async def command(store: Store) -> DefinitionChange[BudgetDefinition]:
-        return await budget_definitions(ledger_in(store, settings)).pause(name, is_paused)
+def settle_holds(settings: CliSettings, holds: Sequence[str], given: Mapping[str, Any]) -> None:
+    actuals = parse_actual(given)
+    evidence = Evidence(given["by"] or user_name(), given["reason"])
 
-    before, after, version = change(settings, command)
+    async def command(store: Store) -> list[HoldSettledDocument]:
+        ledger = ledger_in(store, settings)
+        settled = dict.fromkeys(holds)
+        return [
+            hold_settled_document(each, evidence, await correct_hold(store, ledger, each, actuals, evidence))
+            for each in settled
+        ]
+
+    settled = change(settings, command)
     if settings.json:
-        document({"name": name, "paused": is_paused, "version": version})
-    else:
-        say(f"budget {name}: {pause_in_words(is_paused, before != after)}")
+        print_json({"settled": settled})
+        return
+    for each in settled:
+        for line in each.corrections:
+            say(f"hold {each.hold}: {line.name} {line.window}: {line.after} {line.unit} (was {line.before})")
+
+
+def parse_actual(given: Mapping[str, Any]) -> dict[str, int]:
+    """The cost of each call, by unit."""
+    usd, amount, unit = given["usd"], given["amount"], given["unit"]
+    if (usd is None) == (amount is None) or (amount is None) != (unit is None):
+        raise BadValue("amount", "give --usd 0.004, or for example --amount 1200 --unit tokens")
+    if usd is not None:
+        return {"usd": parse_amount_micros("--usd", usd, zero=True)}
+    return {unit: parse_amount_micros("--amount", amount, zero=True)}
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # a container may have no user database
+        raise BadValue("by", "this process has no user name; give --by NAME") from error
+
+
+def pause_budget(settings: CliSettings, name: str, is_paused: bool) -> None:
+    async def command(store: Store) -> tuple[DefinitionChange[BudgetDefinition], int]:
+        ledger = ledger_in(store, settings)
+        changed = await budget_definitions(ledger, store.operations).pause(name, is_paused)
+        return changed, 0 if is_paused else await rebook(store, ledger, name)
+
+    (before, after, version), count = change(settings, command)
+    if settings.json:
+        print_json({"name": name, "paused": is_paused, "version": version, "brought_forward": count})
+        return
+    say(f"budget {name}: {pause_in_words(is_paused, before != after)}")
+    say_brought_forward(count)
 
 
 def forget_budget(settings: CliSettings, name: str, yes: bool) -> None:
     if not yes:
         if settings.json or not sys.stdin.isatty():
             raise UsageError(f"this would remove budget {name} and its journal; not a terminal; pass --yes")
-        click.confirm(f"Remove budget {name} and its journal?", abort=True, err=True)
+        confirm(f"Remove budget {name} and its journal?")
 
-    change(settings, lambda store: budget_definitions(ledger_in(store, settings)).forget(name))
+    count = change(settings, lambda store: remove(store, ledger_in(store, settings), name))
     if settings.json:
-        document({"name": name, "forgotten": True})
-    else:
-        say(f"budget {name}: forgotten, with its journal")
+        print_json({"name": name, "forgotten": True, "brought_forward": count})
+        return
+    say(f"budget {name}: forgotten, with its journal")
+    say_brought_forward(count)

@@ -1,24 +1,23 @@
-"""leaseway budgets list|show|journal|audit"""
+"""leaseway budgets list|show|journal|holds|audit"""
 
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from leaseway.api.schemas.budgets import budget_status_document, journal_entry_document
+from leaseway.api.schemas.budgets import budget_status_document, hold_document, journal_entry_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.cli.open_store import ask, ledger_in
-from leaseway.cli.output.color import LEVEL_STYLES
-from leaseway.cli.output.json import document
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import LEVEL_STYLES, facts, heading, local, moment, note, print_json, say, wrapped
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import facts, heading, local, moment, note, say, wrapped
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry, judge_ledger
+from leaseway.domain.budgets.balances import Audit, BudgetWindow, HoldLine, JournalEntry, judge_ledger
 from leaseway.domain.budgets.budget import CURRENCIES, MICRO, BudgetDefinition, is_template
 from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
+from leaseway.domain.budgets.holds import Hold, HoldState
 from leaseway.domain.errors import UnknownBudget
 from leaseway.domain.health import FindingLevel
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.limit import template_fields
+from leaseway.domain.limits.templates import template_fields
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store
 
@@ -63,6 +62,14 @@ JOURNAL = (
     TableColumn("window"),
     TableColumn("crossed", right=True),
     TableColumn("hold", may_shrink=True),
+    TableColumn("by", may_shrink=True),
+)
+HOLDS = (
+    TableColumn("hold"),
+    TableColumn("state"),
+    TableColumn("held", right=True),
+    TableColumn("window"),
+    TableColumn("deadline", may_shrink=True),
 )
 STYLES = {50: "", 80: "yellow", 100: "red"}
 SICK = 1
@@ -80,7 +87,7 @@ class BudgetBalances(NamedTuple):
 def list_budgets(settings: CliSettings) -> None:
     books = ask(settings, lambda store: read_books(ledger_in(store, settings), store))
     if settings.json:
-        document({"budgets": [budget_status_document(*each, books.of(each[0])) for each in books.definitions]})
+        print_json({"budgets": [budget_status_document(*each, books.of(each[0])) for each in books.definitions]})
     elif not books.definitions:
         note("there are no budgets yet: a worker declares those of its app when it starts; or: leaseway budgets set")
     else:
@@ -126,7 +133,7 @@ def show_budget(settings: CliSettings, name: str) -> None:
     definition, version = definition_named(name, books)
     accounts = [account for account in books.of(definition) if name in (account.name, definition.name)]
     if settings.json:
-        document({**as_dict(budget_status_document(definition, version, accounts)), "name": name})
+        print_json({**as_dict(budget_status_document(definition, version, accounts)), "name": name})
         return
     say(f"budget {name}  {definition}", "bold")
     say()
@@ -195,7 +202,7 @@ def show_journal(settings: CliSettings, name: str, limit: int) -> None:
 
     entries, books = ask(settings, question)
     if settings.json:
-        document({"name": name, "entries": [journal_entry_document(entry) for entry in entries]})
+        print_json({"name": name, "entries": [journal_entry_document(entry) for entry in entries]})
         return
     if not entries:
         definition_named(name, books)  # raises an error if there is no such budget
@@ -214,11 +221,50 @@ def journal_row(entry: JournalEntry, unit: str) -> Row:
         entry.window.label,
         f"{entry.crossed} %" if entry.crossed else "",
         entry.hold,
+        evidence_text(entry, unit),
     )
+
+
+def evidence_text(entry: JournalEntry, unit: str) -> str:
+    """alice: 0.005 to 0.004, invoice 7"""
+    if entry.by is None or entry.from_micros is None:
+        return ""
+    amounts = f"{amount(entry.from_micros, unit)} to {amount(entry.from_micros + entry.spent_micros, unit)}"
+    return f"{entry.by}: {amounts}" + (f", {entry.reason}" if entry.reason else "")
 
 
 def signed(micros: int, unit: str) -> str:
     return f"+{amount(micros, unit)}" if micros > 0 else amount(micros, unit) if micros else ""
+
+
+# -- holds ----------------------------------------------------------------------------------------------------------
+
+
+def show_holds(settings: CliSettings, name: str, limit: int) -> None:
+    async def question(store: Store) -> tuple[list[Hold], BudgetBalances]:
+        ledger = ledger_in(store, settings)
+        return await ledger.reads.holds(name, limit), await read_books(ledger, store)
+
+    holds, books = ask(settings, question)
+    if settings.json:
+        print_json({"name": name, "holds": [hold_document(hold) for hold in holds]})
+        return
+    if not holds:
+        definition_named(name, books)  # raises an error if there is no such budget
+        note(f"budget {name} has no open and no captured holds")
+        return
+    show_table(HOLDS, [hold_row(hold, line, books.now) for hold in holds for line in hold.lines if line.name == name])
+
+
+def hold_row(hold: Hold, line: HoldLine, now: Instant) -> Row:
+    is_captured = hold.state is HoldState.CAPTURED
+    return (
+        hold.id,
+        TableCell(hold.state.value, "yellow" if is_captured else ""),
+        f"{amount(line.amount_micros, line.unit)} {line.unit}",
+        line.window.label,
+        moment(hold.deadline, now),
+    )
 
 
 def audit_budgets(settings: CliSettings) -> int:
@@ -228,7 +274,7 @@ def audit_budgets(settings: CliSettings) -> int:
     finding = judge_ledger(ask(settings, question))
     is_sick = finding.level is FindingLevel.PROBLEM
     if settings.json:
-        document({"agrees": not is_sick, "text": finding.text, "advice": finding.advice})
+        print_json({"agrees": not is_sick, "text": finding.text, "advice": finding.advice})
     else:
         say(wrapped(finding.text), LEVEL_STYLES[finding.level])
         if finding.advice:

@@ -1,12 +1,11 @@
-"""leaseway import [plan|run|resume|work|status|report|diff|quarantine]"""
+"""leaseway import [init|plan|run|resume|work|status|report|diff|quarantine]"""
 
 from typing import Any
 
 import click
 
 from leaseway.cli.lazy_groups import InOrder
-from leaseway.cli.options import pass_settings, with_limits, with_store
-from leaseway.cli.settings import CliSettings
+from leaseway.cli.options import CliSettings, pass_settings, with_limits, with_store
 
 SPEC = click.argument("spec")
 RUN = click.option("--run", "run", metavar="ID", help="Id of the run. Default: the last run of this source.")
@@ -21,6 +20,12 @@ WORKERS = click.option(
 REQUESTS_MAX = click.option(
     "--requests-max", type=click.IntRange(1), metavar="N", help="Maximum number of requests; overrides the spec."
 )
+OVERWRITE = click.option(
+    "--overwrite-stale",
+    "overwrites_stale",
+    is_flag=True,
+    help="Let records replace rows with a newer stamp, after the source was set back.",
+)
 FULL = click.option("--full", "mode", flag_value="full", help="Full run, even if an incremental one is due.")
 INCREMENTAL = click.option(
     "--incremental", "mode", flag_value="incremental", help="Incremental run, even if a full one is due."
@@ -32,8 +37,26 @@ INCREMENTAL = click.option(
 def command() -> None:
     """Import from an API or a file: plan, run, resume, inspect.
 
-    SPEC is a TOML file, or MODULE:NAME of an importer that @app.importer made.
+    SPEC is a TOML file, one of several resources in a file (shop.toml#orders), or MODULE:NAME of an importer that
+    @app.importer made.
     """
+
+
+@command.command("init")
+@click.argument("place", metavar="URL|OPENAPI")
+@click.option("--path", metavar="PATH", help="The path to import, of an OpenAPI document with several.")
+@click.option("--name", metavar="NAME", help="Name of the source. Default: the end of the path.")
+@click.option("--header", metavar="NAME", help="Header for the key.  [default: X-API-Key]")
+@click.option("--env", metavar="VARIABLE", help="Environment variable with the key.")
+def init(place: str, **wishes: Any) -> None:
+    """Print a first spec, guessed from one reply of an API, or from an OpenAPI document (URL or JSON file).
+
+    Include the API's parameters for paging in the URL, such as '?offset=0&limit=100', so that they are recognized.
+    """
+    from leaseway.cli.commands.imports.init import InitOptions, make_spec
+    from leaseway.cli.output.console import Lines, say
+
+    say(Lines(make_spec(InitOptions(place, **wishes)).rstrip()))
 
 
 @command.command("plan")
@@ -48,10 +71,12 @@ def plan(settings: CliSettings, spec: str, mode: str | None, requests_max: int |
 
     Nothing is imported. Exits with 2 if the import cannot run.
     """
+    from leaseway.cli.commands.imports.open_sink import each_resource
     from leaseway.cli.commands.imports.plan import show_plan
     from leaseway.imports.domain.run_state import RunMode
 
-    return show_plan(settings, spec, None if mode is None else RunMode(mode), requests_max)
+    wanted = None if mode is None else RunMode(mode)
+    return max([show_plan(settings, each, wanted, requests_max) for each in each_resource(spec)])
 
 
 @command.command("run")
@@ -62,24 +87,27 @@ def plan(settings: CliSettings, spec: str, mode: str | None, requests_max: int |
 @INCREMENTAL
 @REQUESTS_MAX
 @LEASE
+@OVERWRITE
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @with_limits
 @pass_settings
 def run(settings: CliSettings, /, spec: str, mode: str | None, dry_run: bool, **wishes: Any) -> int:
-    """Import everything, or what has changed. Exits with 0 complete, 1 partial, 2 failed, 3 suspect.
+    """Import everything, or what has changed. Exits with 0 complete, 1 partial, 2 failed, 3 suspect,
+    4 unverified.
 
     If it is interrupted or killed, `resume` continues after the last page that was written.
     """
+    from leaseway.cli.commands.imports.open_sink import each_resource
     from leaseway.imports.domain.run_state import RunMode
 
     wanted = None if mode is None else RunMode(mode)
     if dry_run:
         from leaseway.cli.commands.imports.plan import show_plan
 
-        return show_plan(settings, spec, wanted, wishes["requests_max"])
-    from leaseway.cli.commands.imports.run import RunOptions, run_import
+        return max([show_plan(settings, each, wanted, wishes["requests_max"]) for each in each_resource(spec)])
+    from leaseway.cli.commands.imports.run import RunOptions, run_each
 
-    return run_import(settings, RunOptions(spec=spec, mode=wanted, **wishes), is_new=True)
+    return run_each(settings, each_resource(spec), RunOptions(spec=spec, mode=wanted, **wishes), is_new=True)
 
 
 @command.command("resume")
@@ -92,9 +120,10 @@ def run(settings: CliSettings, /, spec: str, mode: str | None, dry_run: bool, **
 @pass_settings
 def resume(settings: CliSettings, /, spec: str, **wishes: Any) -> int:
     """Continue an interrupted run, and retry its failed shards."""
-    from leaseway.cli.commands.imports.run import RunOptions, run_import
+    from leaseway.cli.commands.imports.open_sink import each_resource
+    from leaseway.cli.commands.imports.run import RunOptions, run_each
 
-    return run_import(settings, RunOptions(spec=spec, **wishes), is_new=False)
+    return run_each(settings, each_resource(spec), RunOptions(spec=spec, **wishes), is_new=False)
 
 
 @command.command("work")
@@ -117,7 +146,7 @@ def work(settings: CliSettings, spec: str, until_empty: bool) -> None:
 @pass_settings
 def status(settings: CliSettings, spec: str, run: str | None, watch: bool) -> None:
     """Show the progress of a run, shard by shard. Needs no API key."""
-    from leaseway.cli.commands.imports.status import show_status
+    from leaseway.cli.commands.imports.report import show_status
 
     show_status(settings, spec, run, watch)
 

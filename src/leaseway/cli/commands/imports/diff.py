@@ -1,16 +1,19 @@
 """leaseway import diff"""
 
-from leaseway.api.schemas.imports import differences_document
+from typing import Any
+
+from msgspec import Struct
+
+from leaseway.api.schemas.imports import changes_fields, drift_fields, run_document
+from leaseway.api.schemas.values import as_dict, timestamp
 from leaseway.cli.commands.imports import formatting
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, look
-from leaseway.cli.output.color import harmless
-from leaseway.cli.output.json import document
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import facts, heading, note, print_json, say
 from leaseway.cli.output.table import TableCell, TableColumn, show_table
-from leaseway.cli.output.text import facts, heading, note, say
-from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.domain.run_state import RunRow, ShardRow
-from leaseway.imports.progress.report import RunDiff, diff_runs
+from leaseway.imports.run.report import RunDiff, diff_runs
 from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 40
@@ -20,7 +23,7 @@ TOTALS = ("pages", "rows", "inserted", "updated", "unchanged", "stale", "quarant
 def show_diff(settings: CliSettings, text: str, before: str | None, after: str | None) -> None:
     found = look(text, lambda at: compared(at, before, after))
     if settings.json:
-        document(differences_document(found))
+        print_json(differences_document(found))
         return
     show_runs(found)
     show_rows(found)
@@ -77,7 +80,7 @@ def show_rows(found: RunDiff) -> None:
     heading("rows between the end of the one and the end of the other, as the table is now")
     changes = found.rows
     for kind, count in (("added", changes.added), ("changed", changes.changed), ("removed", changes.removed)):
-        ids = [harmless(id_) for id_ in changes.samples.get(kind, ())]
+        ids = list(changes.samples.get(kind, ()))
         dots = " …" if count > len(ids) else ""
         samples = f": {', '.join(ids)}{dots}" if ids else ""
         say(f"  {count:,} {kind}{samples}")
@@ -105,3 +108,36 @@ def show_shards(found: RunDiff) -> None:
 
 def fact(row: ShardRow) -> str:
     return f"{row.state.value}, {formatting.of(row.rows, 'rows')}"
+
+
+class DifferencesDocument(Struct, kw_only=True):
+    """Two runs compared, as --json prints them. The HTTP API has no such document."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    shards: dict[str, Any]
+    rows: dict[str, Any]
+    drift: dict[str, Any] | None
+
+
+def differences_document(found: RunDiff) -> DifferencesDocument:
+    after, until = found.window
+    changed = [
+        {"key": pair.after.shard.key, "before": shard_outcome(pair.before), "after": shard_outcome(pair.after)}
+        for pair in found.changed
+    ]
+    return DifferencesDocument(
+        before={**as_dict(run_document(found.before)), **found.totals_before},
+        after={**as_dict(run_document(found.after)), **found.totals_after},
+        shards={
+            "new": [row.shard.key for row in found.new],
+            "gone": [row.shard.key for row in found.gone],
+            "changed": changed,
+        },
+        rows={"after": timestamp(after), "until": timestamp(until), **changes_fields(found.rows)},
+        drift=drift_fields(found.drift),
+    )
+
+
+def shard_outcome(row: ShardRow) -> dict[str, Any]:
+    return {"state": row.state.value, "rows": row.rows, "why": row.why}

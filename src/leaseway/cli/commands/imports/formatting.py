@@ -4,20 +4,20 @@ from collections.abc import Mapping, Sequence
 
 from leaseway.cli.commands.imports.open_sink import command
 from leaseway.cli.open_store import looked_into
-from leaseway.cli.output.color import harmless
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import counted, local, note, say, span, wrapped
 from leaseway.cli.output.table import TableCell, TableColumn, show_table
-from leaseway.cli.output.text import counted, local, note, say, span, wrapped
-from leaseway.cli.settings import CliSettings
+from leaseway.domain.encryption import describe_encrypted
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import Job, State
-from leaseway.imports.assembly import queue_name
 from leaseway.imports.domain.drift import Drift
+from leaseway.imports.domain.partition import Cursor, canonical
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, canonical
-from leaseway.imports.progress.report import count_reactions, count_requests, count_states, sum_counts
-from leaseway.imports.run.shard_jobs import failed_shard_jobs
+from leaseway.imports.run.assembly import queue_name
+from leaseway.imports.run.report import count_reactions, count_requests, count_states, sum_counts
+from leaseway.imports.run.shard_jobs import IMPORTS_TENANT, failed_shard_jobs
 from leaseway.imports.spec.model import RunBudget, Spec
 from leaseway.ports.store import Store
 
@@ -28,6 +28,7 @@ RUN_STYLES = {
     RunState.PARTIAL: "yellow",
     RunState.FAILED: "red",
     RunState.SUSPECT: "red",
+    RunState.UNVERIFIED: "yellow",
 }
 MEANINGS = {
     RunState.RUNNING: "it has not finished",
@@ -35,6 +36,7 @@ MEANINGS = {
     RunState.PARTIAL: "some shards are missing",
     RunState.FAILED: "the whole run was stopped",
     RunState.SUSPECT: "all rows are imported, but the result looks wrong",
+    RunState.UNVERIFIED: "complete as far as this paging can tell",
 }
 PATHS_SHOWN_MAX = 20
 
@@ -118,7 +120,7 @@ def show_summary(
         RUN_STYLES[run.state],
     )
     if run.why:
-        say(wrapped(f"why: {harmless(run.why)}"))
+        say(wrapped(f"why: {run.why}"))
     totals = sum_counts(shards)
     pace = "" if seconds is None else rate(totals["rows"], seconds)
     say(totals_in_words(totals) + (f", {pace}" if pace else ""))
@@ -128,7 +130,7 @@ def show_summary(
     if budget := budget_in_words(run, shards, spec.budget):
         say(f"budget: {budget}")
     for warning in run.notes.get("warnings", ()):
-        say(wrapped(f"warning: {harmless(str(warning))}", 2), "yellow")
+        say(wrapped(f"warning: {warning}", 2), "yellow")
     show_troubles(run, shards, given_up)
 
 
@@ -149,7 +151,7 @@ def show_troubles(run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp) ->
     asked = [row for row in shards if row.state is ShardState.PARKED or not is_told]
     found = [line for row in asked for line in shard_problems(row, given_up, run.state is RunState.RUNNING)]
     for text, style in found[:TROUBLES_SHOWN_MAX]:
-        say(wrapped(harmless(text), 2), style)
+        say(wrapped(text, 2), style)
     if len(found) > TROUBLES_SHOWN_MAX:
         note(f"and {len(found) - TROUBLES_SHOWN_MAX:,} more shards")
 
@@ -209,7 +211,7 @@ def show_quarantine(settings: CliSettings, name: str, shards: Sequence[ShardRow]
 def next_command(settings: CliSettings, name: str, run: RunRow, is_named: bool = False) -> str | None:
     """The next command, by the state of the run; None if nothing is left to do."""
     id_ = run.id if is_named else None
-    if run.state is RunState.COMPLETE:
+    if run.state in (RunState.COMPLETE, RunState.UNVERIFIED):
         return None
     if run.state is RunState.SUSPECT:
         return f"inspect it with: {command(settings, 'report', name, id_)}"
@@ -225,7 +227,7 @@ OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 async def given_up(url: str, source: str, run: str, shards: list[ShardRow]) -> dict[str, str]:
     """Why a shard has no job left to run, by shard. Empty if the store of the jobs cannot be read."""
-    open_ones = {row.shard.key for row in shards if row.state in OPEN}
+    open_ones = [row for row in shards if row.state in OPEN]
     if not open_ones:
         return {}
     try:
@@ -238,20 +240,42 @@ async def given_up(url: str, source: str, run: str, shards: list[ShardRow]) -> d
         return {}  # the run may have been made elsewhere; what the sink knows is worth showing
 
 
-async def is_at_work(url: str, source: str) -> bool | None:
-    """Whether a worker holds a lease on a shard of this source; None if that is not known."""
+async def describe_idle(url: str, source: str) -> str | None:
+    """Why no shard of this source is being worked on, as the beginning of advice. None if a worker holds a lease, or if
+    that is not known.
+    """
     try:
         async with looked_into(url) as store:
             now = await store.reads.now()
-            leased = await store.reads.jobs(JobFilter(states=(State.LEASED,), queue=queue_name(source)), limit=PAGE_MAX)
-            return any(job.lease_until is not None and job.lease_until > now for job in leased)
+            which = JobFilter(states=(State.LEASED, State.PENDING), queue=queue_name(source), tenant=IMPORTS_TENANT)
+            jobs = await store.reads.jobs(which, limit=PAGE_MAX)
     except LeasewayError:
         return None
+    if any(job.lease_until is not None and job.lease_until > now for job in jobs):
+        return None
+    waiting = [job.run_at for job in jobs if job.state is State.PENDING]
+    if waiting and min(waiting) > now:
+        seconds = (min(waiting) - now) / SECOND_US
+        first = f"{counted(len(waiting), 'shard')}, the first in {duration(seconds)}"
+        return f"waiting for the next attempt: {first}; if no worker is running, "
+    return "no worker is running it now; "
+
+
+async def describe_held(store: Store, source: str) -> str | None:
+    """The shards that other workers hold, and for how long if those workers are gone. None if there are none."""
+    now = await store.reads.now()
+    which = JobFilter(states=(State.LEASED,), queue=queue_name(source), tenant=IMPORTS_TENANT)
+    leased = await store.reads.jobs(which, limit=PAGE_MAX)
+    left = [job.lease_until - now for job in leased if job.lease_until is not None and job.lease_until > now]
+    if not left:
+        return None
+    wait = f"their leases expire within {duration(max(left) / SECOND_US)}"
+    return f"{counted(len(left), 'shard')} leased by other workers; if these were killed, {wait}"
 
 
 async def told(store: Store, job: Job) -> str:
     errors = await store.reads.errors(job.id)
-    last = errors[-1].message if errors else job.last_error_code or "unknown"
+    last = describe_encrypted(errors[-1].message) if errors else job.last_error_code or "unknown"
     if job.attempts >= job.attempts_max:
         return f"failed after {job.attempts:,} of {job.attempts_max:,} attempts: {last}"
     return f"failed: {last}"

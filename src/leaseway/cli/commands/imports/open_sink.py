@@ -4,16 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from leaseway.cli.open_store import store_url
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import StoreRefused, UsageError, redact_url
-from leaseway.imports.assembly import find_attribute, load_module, load_sink, parquet_folder
+from leaseway.cli.options import CliSettings
+from leaseway.domain.errors import StoreRefused, UsageError
+from leaseway.domain.redact import redact_url
+from leaseway.domain.validators import url_scheme
 from leaseway.imports.domain.run_state import RunRow
 from leaseway.imports.run import start
+from leaseway.imports.run.assembly import find_attribute, load_module, load_sink, parquet_folder
 from leaseway.imports.sinks.port import Sink
-from leaseway.imports.spec.reader import Spec
+from leaseway.imports.spec.reader import Spec, list_resources, split_resource
 from leaseway.wiring import sqlite_path
 
 T = TypeVar("T")
@@ -36,9 +37,9 @@ class OpenedSink(NamedTuple):
 
 
 def named(text: str) -> Path | str:
-    """A file, or `module:name` of an importer."""
+    """A file, a resource in a file (shop.toml#orders), or `module:name` of an importer."""
     path = Path(text)
-    if path.is_file():
+    if path.is_file() or split_resource(path)[0].is_file():
         return path
     if ":" in text and not text.endswith(".toml"):
         return text
@@ -47,6 +48,12 @@ def named(text: str) -> Path | str:
     raise UsageError(
         f"there is no spec {text} (no file {path.absolute()}); name a TOML file, or MODULE:NAME of an importer"
     )
+
+
+def each_resource(text: str) -> list[str]:
+    """The specs that a command runs one after another: all resources of a file, unless one is named."""
+    found = named(text)
+    return list_resources(found) if isinstance(found, Path) else [text]
 
 
 def jobs_url(settings: CliSettings, text: str) -> str:
@@ -86,7 +93,7 @@ def refuse_missing(found: OpenedSink) -> None:
 
 def place_on_disk(url: str) -> Path | None:
     """The file or folder of a sink; None if it is a server."""
-    match urlsplit(url).scheme:
+    match url_scheme(url):
         case "sqlite":
             return Path(sqlite_path(url)).absolute()
         case "parquet":

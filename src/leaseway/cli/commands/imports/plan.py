@@ -3,24 +3,29 @@
 import asyncio
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from leaseway.api.schemas.values import timestamp
+from leaseway.app import App
 from leaseway.cli.commands.imports import formatting
 from leaseway.cli.commands.imports.open_sink import named, place_on_disk
-from leaseway.cli.output.color import harmless
-from leaseway.cli.output.json import document
-from leaseway.cli.output.table import TableColumn, show_table
-from leaseway.cli.output.text import counted, facts, local, note, say, wrapped
-from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import TransientError, UsageError
-from leaseway.imports.assembly import ImportParts, load_import
+from leaseway.cli.commands.imports.run import locate_run
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import counted, facts, local, note, print_json, say, wrapped
+from leaseway.cli.output.table import TableCell, TableColumn, show_table
+from leaseway.domain.errors import TerminalError, TransientError, UsageError
+from leaseway.domain.validators import url_scheme
+from leaseway.imports.domain.page import Row
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.plan.plan import NO_HISTORY, Forecast, Plan, load_history, make_forecast, plan_with_history
-from leaseway.imports.plan.watermark import RunHistory
+from leaseway.imports.run.assembly import ImportParts, load_import
+from leaseway.imports.run.dry_run import DryRun, try_first_page
+from leaseway.imports.run.plan import NO_HISTORY, Forecast, Plan, load_history, make_forecast, plan_with_history
+from leaseway.imports.run.shard_jobs import needs_store, share_tokens
+from leaseway.imports.run.watermark import RunHistory
+from leaseway.imports.sources.port import BadReply, SourceBusy
 
 SHARDS_SHOWN_MAX = 40
 REFUSED = 2
+VALUE_LENGTH_MAX = 30
 
 
 class Prospect(NamedTuple):
@@ -30,30 +35,46 @@ class Prospect(NamedTuple):
     forecast: Forecast | None
     refusals: list[str]
     """Why it cannot run as it is."""
+    tried: DryRun = DryRun()
+    """The first page."""
 
 
 def show_plan(settings: CliSettings, text: str, wanted: RunMode | None, requests_max: int | None) -> int:
     parts = load_import(named(text))
-    found = asyncio.run(prospect(parts, wanted, requests_max))
+    found = asyncio.run(prospect_with_store(settings, text, parts, wanted, requests_max))
     if settings.json:
-        document(prospect_json(parts, found))
+        print_json(prospect_json(parts, found))
     else:
         show_prospect(parts, found)
     return REFUSED if found.refusals else 0
+
+
+async def prospect_with_store(
+    settings: CliSettings, text: str, parts: ImportParts, wanted: RunMode | None, requests_max: int | None
+) -> Prospect:
+    """Only a refresh token that the workers share needs the job store."""
+    if not needs_store(parts):
+        return await prospect(parts, wanted, requests_max)
+    place = locate_run(settings, text)
+    async with App(place.store, limits=place.limits) as app:
+        share_tokens(app, parts)
+        return await prospect(parts, wanted, requests_max)
 
 
 async def prospect(parts: ImportParts, wanted: RunMode | None, requests_max: int | None) -> Prospect:
     history, refusals = await looked_up(parts)
     try:
         plan = await plan_with_history(parts, history, wanted)
-    except TransientError:
-        raise  # the source cannot be reached, which says nothing about the spec
-    except UsageError as error:
-        return Prospect(None, None, [*refusals, str(error)])
+    except SourceBusy:
+        raise
+    except (BadReply, TerminalError, UsageError) as error:
+        # Other errors say nothing about the spec: the source cannot be reached.
+        return Prospect(None, None, [*refusals, parts.task.redactor(str(error))])
     source = parts.source
-    return Prospect(
-        plan, make_forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max), refusals
-    )
+    ahead = make_forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max)
+    is_function = parts.spec.source.base_url is None and parts.spec.source.file is None
+    tried = DryRun() if is_function else await try_first_page(parts, plan.shards[0])
+    return Prospect(plan, ahead, [*refusals, *tried.refusals], tried)
 
 
 async def looked_up(parts: ImportParts) -> tuple[RunHistory, list[str]]:
@@ -76,7 +97,7 @@ def is_new(path: Path) -> bool:
 
 def folderless(url: str, path: Path) -> list[str]:
     """SQLite creates its file, but not the folder around it."""
-    is_placeable = urlsplit(url).scheme != "sqlite" or path.parent.is_dir()
+    is_placeable = url_scheme(url) != "sqlite" or path.parent.is_dir()
     return [] if is_placeable else [f"sink.url: there is no folder {path.parent}; create it first"]
 
 
@@ -91,10 +112,29 @@ def show_prospect(parts: ImportParts, found: Prospect) -> None:
         )
         show_shards(found.plan, found.forecast)
         show_forecast(parts, found.plan, found.forecast)
+        show_first_rows(parts, found.tried)
     for refusal in found.refusals:
-        say(wrapped(f"refused: {harmless(refusal)}", 2), "red")
+        say(wrapped(f"refused: {refusal}", 2), "red")
     if found.refusals:
         say("this import cannot run", "red")
+
+
+def show_first_rows(parts: ImportParts, tried: DryRun) -> None:
+    """Three rows as they would be written: a wrong path or type is seen at a glance."""
+    if tried.rows:
+        columns = list(parts.spec.resource.columns)
+        bad = f", {len(tried.bad):,} of them bad" if tried.bad else ""
+        say(f"the first page has {counted(tried.records, 'record')}{bad}; the first rows:")
+        lines = [first_row_cells(row, columns) for row in tried.rows]
+        show_table([TableColumn("key"), TableColumn("stamp"), *(TableColumn(name) for name in columns)], lines)
+    for warning in tried.warnings:
+        say(wrapped(f"warning: {warning}", 2), "yellow")
+
+
+def first_row_cells(row: Row, columns: list[str]) -> list[TableCell | str]:
+    values = [row.values.get(name) for name in columns]
+    shown = ["" if value is None else str(value)[:VALUE_LENGTH_MAX] for value in values]
+    return [row.external_id, local(row.stamp) if row.stamp else "", *shown]
 
 
 def show_shards(plan: Plan, ahead: Forecast) -> None:
@@ -179,6 +219,8 @@ def prospect_json(parts: ImportParts, found: Prospect) -> dict[str, Any]:
             {"key": shard.key, "label": shard.label, "predicate": dict(shard.predicate), "rows": rows}
             for shard, rows in zip(plan.shards, ahead.by_shard, strict=True)
         ],
+        "first_rows": [{"key": row.external_id, **row.values} for row in found.tried.rows],
+        "warnings": list(found.tried.warnings),
         "rows": ahead.rows,
         "requests": ahead.requests,
         "seconds": ahead.seconds,

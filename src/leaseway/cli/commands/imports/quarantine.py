@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from leaseway.api.schemas.imports import quarantined_document, replayed_document
 from leaseway.cli.commands.imports.open_sink import RUNS_MAX, OpenedSink, command, find_run, last_run, look
-from leaseway.cli.output.color import harmless
-from leaseway.cli.output.json import document
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import Counter, counted, note, print_json, say
 from leaseway.cli.output.table import TableColumn, show_table
-from leaseway.cli.output.text import Counter, counted, note, say
-from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.rows import RowBuilder
 from leaseway.imports.run.quarantine_replay import (
@@ -28,7 +26,7 @@ NUMBERS_SHOWN_MAX = 10
 def show_quarantine(settings: CliSettings, text: str, run: str | None) -> None:
     kept = look(text, lambda at: listed(at, run, ROWS_MAX if settings.json else SHOWN_MAX + 1))
     if settings.json:
-        document([quarantined_document(each) for each in kept])
+        print_json([quarantined_document(each) for each in kept])
         return
     if not kept:
         note("the quarantine is empty")
@@ -66,7 +64,7 @@ def replay_quarantine(settings: CliSettings, text: str, run: str | None, discard
     with Counter("checked") as counter:
         done = look(text, lambda at: dropped(at, discarded) if discarded else tried(at, run, counter))
     if settings.json:
-        document(replayed_document(done))
+        print_json(replayed_document(done))
         return
     if discarded:
         say(f"{counted(done.discarded, 'record')} discarded")
@@ -76,7 +74,7 @@ def replay_quarantine(settings: CliSettings, text: str, run: str | None, discard
         say(f"{counted(done.written, 'row')} written, {counted(done.quarantined_count, 'record')} kept in quarantine")
     for code, records in sorted(done.quarantined.items()):
         number, problem = records[0]
-        say(f"  {code} {len(records):,}: the first, number {number}: {harmless(problem)}", "yellow")
+        say(f"  {code} {len(records):,}: the first, number {number}: {problem}", "yellow")
     if done.missing:
         numbers = ", ".join(map(str, done.missing[:NUMBERS_SHOWN_MAX]))
         note(f"no longer in quarantine: {numbers}{' …' if len(done.missing) > NUMBERS_SHOWN_MAX else ''}")

@@ -1,29 +1,40 @@
-"""leaseway import report"""
+"""leaseway import status|report"""
 
+import contextlib
 from typing import Any
 
-from leaseway.api.schemas.imports import report_document, shard_document
+from leaseway.api.schemas.imports import report_document, shard_document, summary_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.imports import formatting
-from leaseway.cli.commands.imports.formatting import budget_in_words, next_command
-from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, look
-from leaseway.cli.output.color import harmless
-from leaseway.cli.output.json import document
+from leaseway.cli.commands.imports.formatting import (
+    budget_in_words,
+    describe_idle,
+    given_up,
+    next_command,
+    show_quarantine,
+    show_shards,
+    show_summary,
+)
+from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, look
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import counted, facts, heading, note, print_json, rich_console, say
 from leaseway.cli.output.table import TableCell, TableColumn, show_table
-from leaseway.cli.output.text import counted, facts, heading, note, say
-from leaseway.cli.settings import CliSettings
+from leaseway.domain.errors import TransientError
 from leaseway.domain.health import render_bytes
-from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import canonical
-from leaseway.imports.progress.report import (
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.limit import parse_rate
+from leaseway.imports.domain.partition import canonical
+from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.run.report import (
     RunReport,
     build_report,
     count_reactions,
+    order_by_parent,
     shard_seconds,
     slowest_shards,
     sum_counts,
 )
-from leaseway.system import wall_clock_us
+from leaseway.system import SystemClock, wall_clock_us
 
 SHARDS_SHOWN_MAX = 100
 NOTES = {"sweep": "sweep", "deletes": "deletes", "guards": "suspicion", "warnings": "warnings"}
@@ -45,11 +56,11 @@ def show_report(settings: CliSettings, text: str, run: str | None) -> None:
     name, found = look(text, lambda at: reported(at, run))
     if settings.json:
         by_shard = [shard_document(row, found.now) for row in found.shards]
-        document({**as_dict(report_document(found, name.spec.budget)), "by_shard": by_shard})
+        print_json({**as_dict(report_document(found, name.spec.budget)), "by_shard": by_shard})
         return
     show_head(name, found)
     show_totals(name, found)
-    show_shards(found)
+    show_shard_table(found)
     show_parked(found)
     if (following := next_command(settings, text, found.run, run is not None)) is not None:
         say()
@@ -120,7 +131,7 @@ def in_words(value: Any) -> str:
         case list():
             return "; ".join(in_words(each) for each in value)
         case str():
-            return harmless(value)
+            return value
     return canonical(value)
 
 
@@ -130,7 +141,7 @@ def drifted(found: RunReport) -> list[tuple[str, str]]:
     return [("compared with", f"run {found.compared_with.id}"), *formatting.drift_in_words(found.drift)]
 
 
-def show_shards(found: RunReport) -> None:
+def show_shard_table(found: RunReport) -> None:
     heading("shards")
     show_table(COLUMNS, [cells(row, found) for row in found.shards[:SHARDS_SHOWN_MAX]])
     if len(found.shards) > SHARDS_SHOWN_MAX:
@@ -165,3 +176,57 @@ def show_parked(found: RunReport) -> None:
         return
     heading(f"parked: {counted(len(parked), 'shard')}")
     facts([(row.shard.label, row.why or "no reason recorded") for row in parked[:SHARDS_SHOWN_MAX]])
+
+
+LOOK_SECONDS = 0.5
+
+
+def show_status(settings: CliSettings, text: str, run: str | None, watch: bool) -> None:
+    if watch and not settings.json:
+        with contextlib.suppress(KeyboardInterrupt):
+            look(text, lambda found: watched(found, run))
+    look(text, lambda found: told(settings, found, run))
+
+
+async def told(settings: CliSettings, found: OpenedSink, run: str | None) -> None:
+    row = await find_run(found, run)
+    shards = order_by_parent(await found.sink.shards.find_all(row.id))
+    dead = await given_up(jobs_url(settings, found.name), found.source, row.id, shards)
+    if settings.json:
+        now = wall_clock_us()
+        by_shard = [{**as_dict(shard_document(each, now)), "given_up": dead.get(each.shard.key)} for each in shards]
+        print_json({**as_dict(summary_document(row, shards, found.spec.budget)), "by_shard": by_shard})
+        return
+    say(f"run {row.id}", "bold")
+    show_shards(shards, dead)
+    show_summary(found.spec, row, shards, dead, elapsed_seconds(row))
+    show_quarantine(settings, found.name, shards)
+    following = next_command(settings, found.name, row, run is not None)
+    if following and row.state is not RunState.RUNNING:
+        say(following)
+    elif following and (idle := await describe_idle(jobs_url(settings, found.name), found.source)):
+        say(f"{idle}{following}", "yellow")
+
+
+def elapsed_seconds(run: RunRow) -> float:
+    return ((run.finished_at or wall_clock_us()) - run.started_at) / SECOND_US
+
+
+async def watched(found: OpenedSink, run: str | None) -> None:
+    """Redraw until the run has ended or the user presses Ctrl-C."""
+
+    from leaseway.imports.run.progress import ProgressTracker, tightest
+    from leaseway.imports.run.progress_view import ProgressView
+
+    clock, id_ = SystemClock(), (await find_run(found, run)).id
+    rates = [parse_rate("source.limits", text) for text in found.spec.source.limits]
+    watching = ProgressTracker(tightest(rates))
+    title = f"{found.source} → {found.spec.sink.table}"
+    with ProgressView(rich_console(stderr=True), title) as screen:
+        while True:  # until the run ends; a run that makes no progress is shown as well
+            with contextlib.suppress(TransientError):
+                row, shards = await found.sink.runs.find(id_), await found.sink.shards.find_all(id_)
+                if row is None or row.state is not RunState.RUNNING:
+                    return
+                screen.show(watching.update(clock.monotonic(), row, shards))
+            await clock.sleep(LOOK_SECONDS)

@@ -7,23 +7,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import IO, NamedTuple
 
 from leaseway.api.schemas.imports import summary_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.app import App
-from leaseway.cli.commands.imports.formatting import given_up, next_command, show_quarantine, show_summary
+from leaseway.cli.commands.imports.formatting import (
+    describe_held,
+    given_up,
+    next_command,
+    show_quarantine,
+    show_summary,
+)
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, named
 from leaseway.cli.open_limiter import named_limits
 from leaseway.cli.open_store import refuse_memory
-from leaseway.cli.output.color import harmless
-from leaseway.cli.output.json import document
-from leaseway.cli.output.text import note, say
-from leaseway.cli.settings import CliSettings
-from leaseway.imports.assembly import ImportParts, load_import
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import note, print_json, rich_console, say
+from leaseway.domain.errors import UsageError
 from leaseway.imports.domain.run_state import EXIT_CODES, RunMode
+from leaseway.imports.run.assembly import ImportParts, load_import
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.imports.run.start import NewRun, check_run_name, resume, start
@@ -33,6 +38,11 @@ GRACE_SECONDS = 2
 CONCURRENCY = 4
 """Shards that one worker processes at the same time, if the spec does not say."""
 WORDS_SHOWN_MAX = 20
+SEVERITY = (0, 4, 3, 1, 2)
+"""Exit codes: complete, unverified, suspect, partial, failed."""
+STOPPED = (-signal.SIGTERM, -signal.SIGINT)
+REPLACED_MAX = 20
+"""How many killed workers one command replaces: a page that needs more memory than there is kills every worker."""
 
 
 class RunOptions(NamedTuple):
@@ -44,6 +54,7 @@ class RunOptions(NamedTuple):
     lease_seconds: float
     requests_max: int | None = None
     mode: RunMode | None = None
+    overwrites_stale: bool = False
 
 
 class RunLocation(NamedTuple):
@@ -60,6 +71,16 @@ def locate_run(settings: CliSettings, spec: str) -> RunLocation:
     return RunLocation(url, named_limits(settings))
 
 
+def run_each(settings: CliSettings, specs: Sequence[str], wish: RunOptions, *, is_new: bool) -> int:
+    """The resources of a file, one after another; one that fails does not stop the others. Returns the worst code."""
+    if len(specs) > 1 and wish.run is not None:
+        raise UsageError(f"--run: names the run of one resource; name one: {', '.join(specs)}")
+    for each in specs:  # a mistake in the last one is shown before the first one runs for hours
+        load_import(named(each))
+    codes = [run_import(settings, wish._replace(spec=each), is_new=is_new) for each in specs]
+    return max(codes, key=SEVERITY.index)
+
+
 def run_import(settings: CliSettings, wish: RunOptions, *, is_new: bool) -> int:
     if is_new and wish.run is not None:
         check_run_name(wish.run)  # before the first file is created
@@ -73,33 +94,65 @@ def run_import(settings: CliSettings, wish: RunOptions, *, is_new: bool) -> int:
 
 def worked(parts: ImportParts, place: RunLocation, wish: RunOptions, run: str) -> None:
     """Until all workers have exited or the user interrupts."""
-    processes: list[subprocess.Popen[bytes]] = []
-    with heard(processes) as ear:
+    from leaseway.imports.run.progress_view import watch
+
+    with error_output() as ear, contextlib.suppress(KeyboardInterrupt), terminated_as_interrupted():
+        workers = LocalWorkers(place, wish.spec, ear)
         try:
-            with contextlib.suppress(KeyboardInterrupt), terminated_as_interrupted():
-                processes += (worker_process(place, wish.spec, ear) for _ in range(wish.workers))
-                asyncio.run(watched(parts, run, processes))
+            workers.start(wish.workers)
+            asyncio.run(watch(parts, run, workers.is_any_left, rich_console(stderr=True)))
         finally:
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                process.wait()
+            workers.stop()
 
 
 @contextlib.contextmanager
-def heard(processes: "list[subprocess.Popen[bytes]]") -> Iterator[IO[bytes] | None]:
-    """Where workers write errors. On a terminal they would break the live table, so they are collected and shown if a
-    worker failed.
-    """
+def error_output() -> Iterator[IO[bytes] | None]:
+    """Where workers write errors. On a terminal they would break the live table, so they are collected."""
     if not sys.stderr.isatty():
         yield None
         return
     with tempfile.TemporaryFile() as ear:
         yield ear
-        if any(process.returncode not in (0, -signal.SIGTERM) for process in processes):
-            ear.seek(0)
-            for line in ear.read().decode(errors="replace").splitlines()[-WORDS_SHOWN_MAX:]:
-                note(harmless(line))
+
+
+class LocalWorkers:
+    """The worker processes of one command. A killed one is replaced: its shards would wait for another command."""
+
+    def __init__(self, place: RunLocation, spec: str, ear: IO[bytes] | None) -> None:
+        self._place, self._spec, self._ear = place, spec, ear
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._replaced = 0
+
+    def start(self, count: int) -> None:
+        self._processes += (worker_process(self._place, self._spec, self._ear) for _ in range(count))
+
+    def is_any_left(self) -> bool:
+        for process in [each for each in self._processes if is_killed(each)][: REPLACED_MAX - self._replaced]:
+            self._replaced += 1
+            note(
+                f"worker {process.pid} was killed by {signal.Signals(-process.returncode).name}; another one takes over"
+            )
+            self._processes.remove(process)
+            self.start(1)
+        return any(process.poll() is None for process in self._processes)
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+        if self._ear is not None and any(each.returncode not in (0, *STOPPED) for each in self._processes):
+            self._show_errors(self._ear)
+
+    def _show_errors(self, ear: IO[bytes]) -> None:
+        ear.seek(0)
+        for line in ear.read().decode(errors="replace").splitlines()[-WORDS_SHOWN_MAX:]:
+            note(line)
+
+
+def is_killed(process: "subprocess.Popen[bytes]") -> bool:
+    code = process.poll()
+    return code is not None and code < 0 and code not in STOPPED
 
 
 @contextlib.contextmanager
@@ -128,9 +181,12 @@ async def begun(parts: ImportParts, place: RunLocation, wish: RunOptions, is_new
         await parts.sink.open()
         if is_new:
             concurrency = concurrency_per_worker(parts, wish.workers)
-            return (await start(parts, jobs, NewRun(wish.run, wish.mode, wish.requests_max, concurrency))).id
+            new = NewRun(wish.run, wish.mode, wish.requests_max, concurrency, wish.overwrites_stale)
+            return (await start(parts, jobs, new)).id
         found = await find_run(look_at(parts, wish.spec), wish.run)
         await resume(parts, jobs, found, wish.requests_max)
+        if (held := await describe_held(await app.store(), parts.spec.source.name)) is not None:
+            note(held)
         return found.id
     finally:
         await parts.sink.close()
@@ -150,14 +206,6 @@ def worker_process(place: RunLocation, spec: str, ear: IO[bytes] | None) -> "sub
     command = [sys.executable, "-m", "leaseway.cli", "import", "work", spec, "--until-empty", "--store", place.store]
     limits = [] if place.limits is None else ["--limits", place.limits]
     return subprocess.Popen([*command, *limits], stdout=subprocess.DEVNULL, stderr=ear)
-
-
-async def watched(parts: ImportParts, run: str, processes: "list[subprocess.Popen[bytes]]") -> None:
-    from rich.console import Console
-
-    from leaseway.imports.progress.progress_view import watch
-
-    await watch(parts, run, processes, Console(stderr=True, highlight=False))
 
 
 def work_on(settings: CliSettings, spec: str, until_empty: bool) -> None:
@@ -184,7 +232,7 @@ async def closed(settings: CliSettings, parts: ImportParts, wish: RunOptions, ru
         await parts.sink.close()
     following = next_command(settings, wish.spec, row, wish.run is not None)
     if settings.json:
-        document({**as_dict(summary_document(row, shards, parts.spec.budget)), "seconds": seconds, "next": following})
+        print_json({**as_dict(summary_document(row, shards, parts.spec.budget)), "seconds": seconds, "next": following})
     else:
         show_summary(parts.spec, row, shards, dead, seconds)
         show_quarantine(settings, wish.spec, shards)

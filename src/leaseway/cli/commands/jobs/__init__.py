@@ -1,4 +1,4 @@
-"""leaseway jobs list|show|why|retry|cancel|discard|prune"""
+"""leaseway jobs list|show|why|retry|run-now|cancel|discard|prune"""
 
 from functools import partial
 
@@ -8,6 +8,8 @@ from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.options import (
     DURATION,
     STATES,
+    CliSettings,
+    Filters,
     everywhere,
     pass_settings,
     store,
@@ -15,7 +17,6 @@ from leaseway.cli.options import (
     with_limits,
     with_store,
 )
-from leaseway.cli.settings import CliSettings, Filters
 
 bulk = click.option("--all", "is_bulk", is_flag=True, help="All jobs that match the filters, instead of ids.")
 yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -37,21 +38,22 @@ def command() -> None:
 @pass_settings
 def list_(settings: CliSettings, filters: Filters, limit: int, before: str | None) -> None:
     """List jobs, newest first."""
-    from leaseway.cli.commands.jobs.list import list_jobs
+    from leaseway.cli.commands.jobs.show import list_jobs
 
     list_jobs(settings, filters, limit, before)
 
 
 @command.command("show")
 @one_id
+@click.option("--app", metavar="MODULE:APP", help="Decrypt with the keys of this app, or LEASEWAY_ENCRYPTION_KEYS.")
 @store
 @partial(everywhere, traceback="Every stored traceback of the job, not only the last.")
 @pass_settings
-def show(settings: CliSettings, id_: str) -> None:
+def show(settings: CliSettings, id_: str, app: str | None) -> None:
     """Show everything about one job."""
     from leaseway.cli.commands.jobs.show import show_job
 
-    show_job(settings, id_)
+    show_job(settings, id_, app)
 
 
 @command.command("why")
@@ -77,10 +79,20 @@ def retry(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bulk
 
     With --all and no --state: the failed ones.
     """
-    from leaseway.cli.commands.jobs.change import retry_jobs
-    from leaseway.cli.job_selection import chosen
+    from leaseway.cli.commands.jobs.change import chosen, retry_jobs
 
     return retry_jobs(settings, chosen(ids, is_bulk, filters, ("failed",)), yes)
+
+
+@command.command("run-now")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@with_store
+@pass_settings
+def run_now(settings: CliSettings, ids: tuple[str, ...]) -> int:
+    """Bring forward pending jobs that wait for their time: a schedule, a retry or a booked budget window."""
+    from leaseway.cli.commands.jobs.change import run_jobs_now
+
+    return run_jobs_now(settings, ids)
 
 
 @command.command("cancel")
@@ -88,7 +100,7 @@ def retry(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bulk
 @with_store
 @pass_settings
 def cancel(settings: CliSettings, ids: tuple[str, ...]) -> int:
-    """Cancel jobs: at once if they are pending, through their worker if they run."""
+    """Cancel jobs: at once if they are pending, through their worker if they run. Releases their booked holds."""
     from leaseway.cli.commands.jobs.change import cancel_jobs
 
     return cancel_jobs(settings, ids)
@@ -106,8 +118,7 @@ def discard(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bu
 
     With --all and no --state: whatever their outcome.
     """
-    from leaseway.cli.commands.jobs.change import discard_jobs
-    from leaseway.cli.job_selection import chosen
+    from leaseway.cli.commands.jobs.change import chosen, discard_jobs
 
     return discard_jobs(settings, chosen(ids, is_bulk, filters, ("done", "failed", "cancelled")), yes)
 

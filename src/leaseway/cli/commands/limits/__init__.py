@@ -5,8 +5,7 @@ from typing import Any
 import click
 
 from leaseway.cli.lazy_groups import InOrder
-from leaseway.cli.options import COUNT_OR_NONE, DURATION, pass_settings, with_limits
-from leaseway.cli.settings import CliSettings
+from leaseway.cli.options import COUNT_OR_NONE, DURATION, CliSettings, pass_settings, with_limits
 
 one_name = click.argument("name")
 
@@ -64,6 +63,19 @@ def explain(settings: CliSettings, name: str) -> None:
     metavar="TIME",
     help="Maximum delay from the grant of a permit to the request's arrival at the provider.",
 )
+@click.option(
+    "--start",
+    type=click.Choice(["empty", "full", "none"]),
+    metavar="LEVEL",
+    help="empty or full: the level of a limit without state; none: full if nothing can have been used before.",
+)
+@click.option(
+    "--breaker",
+    type=COUNT_OR_NONE,
+    metavar="N",
+    help="Number of calls that fail in a row before no call leaves for a while; none: no circuit breaker.",
+)
+@click.option("--unit", metavar="WORD", help="What the provider counts: requests, tokens, input_tokens, …")
 @with_limits
 @pass_settings
 def set_(settings: CliSettings, /, name: str, rates: tuple[str, ...], **given: Any) -> None:
@@ -96,7 +108,7 @@ def pause(settings: CliSettings, name: str) -> None:
 @with_limits
 @pass_settings
 def resume(settings: CliSettings, name: str) -> None:
-    """Resume a limit. Workers notice within some seconds."""
+    """Resume a limit. Jobs that wait for it are tried at once."""
     from leaseway.cli.commands.limits.definitions import pause_limit
 
     pause_limit(settings, name, False)

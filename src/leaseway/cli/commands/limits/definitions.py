@@ -6,29 +6,29 @@ from typing import Any
 from msgspec.structs import replace
 
 from leaseway.api.schemas.limits import limit_settings_document, limit_status_document
-from leaseway.cli.open_limiter import ask_limiter, change_limiter, load_definitions, look_at
-from leaseway.cli.output.json import document
+from leaseway.cli.open_limiter import ask_limiter, change_limits, load_definitions, look_at
+from leaseway.cli.options import NONE, CliSettings
+from leaseway.cli.output.console import moment, note, print_json, say, span
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import moment, note, say, span
-from leaseway.cli.settings import NONE, CliSettings
 from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
-from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
+from leaseway.domain.explain.closures import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.buckets import PAUSED, permits_left
+from leaseway.domain.limits.level import Level
 from leaseway.domain.limits.limit import (
+    REQUESTS,
     Limit,
     LimitDefinition,
     PermitRequest,
+    StartLevel,
     check_limit,
-    matching_limit,
     parse_rate,
-    template_fields,
+    size_limit,
 )
-from leaseway.domain.limits.sizing import size_limit
+from leaseway.domain.limits.templates import matching_limit, template_fields
 from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
-from leaseway.worker.definitions import DefinitionChange, limit_definitions
 
 COLUMNS = (
     TableColumn("name"),
@@ -49,7 +49,7 @@ def list_limits(settings: CliSettings) -> None:
     now = wall_clock_us()
     rows = [(*each, seen.get(PermitRequest(name, name))) for name, each in defined.items()]
     if settings.json:
-        document({"limits": [limit_status_document(*row, now) for row in rows]})
+        print_json({"limits": [limit_status_document(*row, now) for row in rows]})
     elif not rows:
         note(
             "there are no limits yet: a worker declares them with the first job that needs one; or: leaseway limits set"
@@ -78,7 +78,7 @@ def limit_row(definition: LimitDefinition, seen: LevelReading | None, now: Insta
         )
         return (definition.name, rates, TableCell(each, "dim"), capacity(definition), "", "", "")
     level, shut = seen.level, closed_reason(definition, seen)
-    closed_us = level.blocked_until - seen.now
+    closed_us = max(level.blocked_until, open_until(definition, level)) - seen.now
     return (
         definition.name,
         rates,
@@ -88,6 +88,11 @@ def limit_row(definition: LimitDefinition, seen: LevelReading | None, now: Insta
         TableCell(f"{level.percent} %", "yellow") if level.percent < 100 else "",
         TableCell(moment(now + closed_us, now), "red") if closed_us > 0 else "",
     )
+
+
+def open_until(definition: LimitDefinition, level: Level) -> Instant:
+    """Until when the circuit breaker is open."""
+    return 0 if definition.breaker is None else level.breaker.open_until
 
 
 def capacity(definition: LimitDefinition) -> str:
@@ -103,7 +108,7 @@ def permit_levels(definition: LimitDefinition, seen: LevelReading) -> list[str]:
     windows = size_limit(definition).windows
     buckets = seen.level.buckets
     return [
-        f"{permits_left(window, buckets[window.window_us], seen.now):,} of {window.burst:,}"
+        f"{permits_left(window, buckets[window.window_us], seen.now, seen.level):,} of {window.burst:,}"
         for window in windows
         if window.window_us in buckets
     ]
@@ -131,13 +136,12 @@ def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: M
         tenant = name.removeprefix(TENANT)
         raise BadValue("limit", f"{name!r} are the caps of a tenant; change them with: leaseway tenants set {tenant}")
 
-    async def command(limiter: Limiter) -> DefinitionChange[LimitDefinition]:
-        return await limit_definitions(limiter).change(name, lambda before: merged(name, before, rates, given))
-
-    before, after, version = change_limiter(settings, command)
+    before, after, version = change_limits(
+        settings, lambda limits: limits.change(name, lambda before: merged(name, before, rates, given))
+    )
     if settings.json:
         shown = before and limit_settings_document(before)
-        document({"before": shown, "after": limit_settings_document(after), "version": version})
+        print_json({"before": shown, "after": limit_settings_document(after), "version": version})
     elif before == after:
         say(f"limit {name}: {in_words(after)}, as before")
     else:
@@ -150,16 +154,19 @@ def merged(
     """Options of `limits set`; None keeps the current value."""
     named = {option: value for option, value in given.items() if value is not None}
     if before is None:
-        concurrency = None if named.get("concurrency") == NONE else named.get("concurrency")
-        return Limit(name, *rates, **{**named, "concurrency": concurrency}).definition
+        options: dict[str, Any] = {option: None if value == NONE else value for option, value in named.items()}
+        return Limit(name, *rates, **options).definition
     if not rates and not named:
         raise BadValue(f"limit {name}", "nothing to change; give a rate such as 100/minute, or an option")
     changes: dict[str, Any] = {}
     if rates:
         changes["rates"] = tuple(sorted(parse_rate(f"limit {name}", rate) for rate in rates))
-    if "concurrency" in named:
-        changes["concurrency"] = None if named["concurrency"] == NONE else named["concurrency"]
-    for option, field in (("burst", "burst_share"), ("cost_max", "cost_max")):
+    for option in ("concurrency", "breaker"):
+        if option in named:
+            changes[option] = None if named[option] == NONE else named[option]
+    if "start" in named:
+        changes["start"] = None if named["start"] == NONE else StartLevel(named["start"])
+    for option, field in (("burst", "burst_share"), ("cost_max", "cost_max"), ("unit", "unit")):
         if option in named:
             changes[field] = named[option]
     for option in ("lease", "delay"):
@@ -170,7 +177,8 @@ def merged(
 
 def in_words(definition: LimitDefinition) -> str:
     """The options that were given."""
-    parts = [str(rate) for rate in definition.rates]
+    unit = "" if definition.unit == REQUESTS else f" {definition.unit}"
+    parts = [f"{rate}{unit}" for rate in definition.rates]
     if definition.concurrency is not None:
         parts.append(f"{definition.concurrency:,} at once")
     if definition.burst_share != 0.05:
@@ -180,18 +188,19 @@ def in_words(definition: LimitDefinition) -> str:
     for name, us in (("lease", definition.lease_us), ("delay", definition.delay_us)):
         if us is not None:
             parts.append(f"{name} {us / SECOND_US:g} s")
+    if definition.start is not None:
+        parts.append(f"starts {definition.start}")
+    if definition.breaker is not None:
+        parts.append(f"breaker after {definition.breaker:,} failures")
     if definition.paused:
         parts.append("paused")
     return ", ".join(parts)
 
 
 def pause_limit(settings: CliSettings, name: str, is_paused: bool) -> None:
-    async def command(limiter: Limiter) -> DefinitionChange[LimitDefinition]:
-        return await limit_definitions(limiter).pause(name, is_paused)
-
-    before, after, version = change_limiter(settings, command)
+    before, after, version = change_limits(settings, lambda limits: limits.pause(name, is_paused))
     if settings.json:
-        document({"name": name, "paused": is_paused, "version": version})
+        print_json({"name": name, "paused": is_paused, "version": version})
     else:
         say(f"limit {name}: {pause_in_words(is_paused, before != after)}")
 
@@ -199,13 +208,13 @@ def pause_limit(settings: CliSettings, name: str, is_paused: bool) -> None:
 def pause_in_words(is_paused: bool, is_new: bool) -> str:
     if not is_new:
         return "was already paused" if is_paused else "was not paused"
-    return "paused" if is_paused else "resumed; workers notice within some seconds"
+    return "paused" if is_paused else "resumed"
 
 
 def forget_limit(settings: CliSettings, name: str) -> None:
-    change_limiter(settings, lambda limiter: limit_definitions(limiter).forget(name))
+    change_limits(settings, lambda limits: limits.forget(name))
     if settings.json:
-        document({"name": name, "forgotten": True})
+        print_json({"name": name, "forgotten": True})
     else:
         say(f"limit {name}: forgotten")
 

@@ -1,29 +1,37 @@
 """leaseway limits explain: the provider's rates, and how they are enforced"""
 
 import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from leaseway.api.schemas.limits import limit_status_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.limits.definitions import definition_named, in_flight_text, in_words, next_free
 from leaseway.cli.open_limiter import ask_limiter, load_definitions, look_at
-from leaseway.cli.output.json import document
-from leaseway.cli.output.text import facts, heading, moment, note, say, span
-from leaseway.cli.settings import CliSettings
+from leaseway.cli.open_store import ask
+from leaseway.cli.options import CliSettings
+from leaseway.cli.output.console import facts, heading, moment, note, print_json, say, span
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.gates import LevelReading, closed_by_limit
-from leaseway.domain.ids import SECOND_US
+from leaseway.domain.explain.closures import LevelReading, closed_by_limit
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits.breaker import BreakerState, breaker_state
 from leaseway.domain.limits.buckets import permits_left
+from leaseway.domain.limits.learnt_use import CALLS_MIN, SCALE
 from leaseway.domain.limits.limit import (
     LimitDefinition,
     PermitRequest,
     Rate,
+    RateWindow,
     permit_lease_us,
-    template_fields,
+    size_window,
     wire_delay_us,
 )
-from leaseway.domain.limits.sizing import RateWindow, size_window
+from leaseway.domain.limits.sliding_log import SLICES
+from leaseway.domain.limits.templates import template_fields
+from leaseway.domain.workers import StoredWorker
 from leaseway.ports.limiter import Limiter
+from leaseway.ports.store import require_workers
 from leaseway.system import wall_clock_us
 
 
@@ -41,10 +49,16 @@ def explain_limit(settings: CliSettings, name: str) -> None:
         return definition, version, seen.get(PermitRequest(name, definition.name)), ""
 
     definition, version, seen, trouble = ask_limiter(settings, question)
+    learnt = read_learnt(settings, definition)
     if settings.json:
         sums = [sum_json(definition, rate) for rate in definition.rates]
-        document(
-            {**as_dict(limit_status_document(definition, version, seen, wall_clock_us())), "name": name, "sums": sums}
+        print_json(
+            {
+                **as_dict(limit_status_document(definition, version, seen, wall_clock_us())),
+                "name": name,
+                "sums": sums,
+                "learnt": learnt,
+            }
         )
     else:
         say(f"limit {name}  {in_words(definition)}", "bold")
@@ -52,12 +66,20 @@ def explain_limit(settings: CliSettings, name: str) -> None:
             heading(f"{rate}: at most {rate.count:,} in any {span(rate.window_us)}")
             facts(figures(definition, rate))
         show_state(name, definition, seen)
+        show_learnt(definition, learnt)
     if trouble:
         note(f"its current state is unknown: {trouble}")
 
 
 def figures(definition: LimitDefinition, rate: Rate) -> list[tuple[str, str]]:
-    """Our bucket for one of the provider's rates."""
+    """Our bucket for one of the provider's rates, or our log."""
+    if definition.is_metered:
+        unit, span_ = definition.unit, span(rate.window_us)
+        return [
+            ("L", f"used within {span_} + reserved by calls in flight <= {rate.count:,} {unit}"),
+            ("reserved", "the estimate of each call, until it ends; then what it used counts"),
+            ("slices", f"what is used counts for up to {span(rate.window_us // SLICES)} longer than {span_}"),
+        ]
     window = size_window(definition, rate)
     lease_us, delay_us = permit_lease_us(definition), wire_delay_us(definition, rate)
     ahead = (
@@ -97,6 +119,8 @@ def sum_in_words(definition: LimitDefinition, rate: Rate, window: RateWindow) ->
 
 
 def most_in_window(definition: LimitDefinition, rate: Rate, window: RateWindow) -> float:
+    if definition.is_metered:
+        return rate.count
     span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
     return window.burst + span_us * 1_000 / window.permit_ns
 
@@ -153,9 +177,53 @@ def show_state(name: str, definition: LimitDefinition, seen: LevelReading | None
             ("in flight", in_flight_text(definition, seen)),
             ("pace", f"slowed to {level.percent} %: the provider refused calls" if level.percent < 100 else ""),
             ("closed", f"the provider asked for a wait; open {moment(now + closed_us, now)}" if closed_us > 0 else ""),
+            ("breaker", breaker_in_words(definition, seen, now)),
             ("next free", next_free(shut)),
         ]
     )
+
+
+def read_learnt(settings: CliSettings, definition: LimitDefinition) -> list[dict[str, Any]]:
+    """What workers have learnt about the use of this limit. Each of them learns for itself."""
+    if not definition.is_metered:
+        return []
+    workers: list[StoredWorker] = []
+    with suppress(LeasewayError):  # the jobs may be elsewhere
+        workers = ask(settings, lambda store: require_workers(store).all())
+    return [
+        {"kind": each.kind, "share": each.share / SCALE, "calls": each.calls, "worker": worker.name}
+        for worker in workers
+        for each in worker.beat.estimates
+        if each.limit == definition.name
+    ]
+
+
+def show_learnt(definition: LimitDefinition, learnt: Sequence[Mapping[str, Any]]) -> None:
+    if not learnt:
+        return
+    heading(f"learnt: 95 of 100 calls use at most this share of the {definition.unit} that are stated for them")
+    facts([(each["kind"], learnt_in_words(each)) for each in learnt])
+
+
+def learnt_in_words(each: Mapping[str, Any]) -> str:
+    last = f"from the last {each['calls']} calls of worker {each['worker']}"
+    if each["calls"] < CALLS_MIN:
+        return f"all of it until {CALLS_MIN} calls are known, {last}"
+    return f"{each['share']:.1%} {last}"
+
+
+def breaker_in_words(definition: LimitDefinition, seen: LevelReading, now: Instant) -> str:
+    breaker = seen.level.breaker
+    match breaker_state(breaker, definition.breaker, seen.now):
+        case None:
+            return ""
+        case BreakerState.CLOSED:
+            return f"closed, {breaker.failures:,} of {definition.breaker:,} failures in a row"
+        case BreakerState.OPEN:
+            until = moment(now + breaker.open_until - seen.now, now)
+            return f"open after {breaker.failures:,} failures in a row; one call probes the provider {until}"
+        case BreakerState.HALF_OPEN:
+            return "half-open: one call probes the provider"
 
 
 def tokens_now(definition: LimitDefinition, rate: Rate, seen: LevelReading) -> str:
@@ -163,5 +231,5 @@ def tokens_now(definition: LimitDefinition, rate: Rate, seen: LevelReading) -> s
     if bucket is None:
         return ""
     full_us = max(bucket.tat - seen.now, 0)
-    there = f"{permits_left(window, bucket, seen.now):,} of {tokens_in_words(window.burst)}"
+    there = f"{permits_left(window, bucket, seen.now, seen.level):,} of {tokens_in_words(window.burst)}"
     return f"{there}, full in {span(full_us)}" if full_us else f"{there}, full"

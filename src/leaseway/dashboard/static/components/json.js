@@ -10,6 +10,8 @@ const PARTS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|-?\d+(?:\.\d+)?(
 
 /** @param {any} value @param {string} what said to those that copy it */
 export function jsonBlock(value, what) {
+  // Without a key, neither the service nor this page can show it.
+  if (typeof value?.$encrypted === "string") return h("p.muted", `encrypted (key ${value.$encrypted})`);
   const whole_ = JSON.stringify(value, null, 2) ?? "null";
   const code = h("code");
   const more = h("button.quiet", { type: "button" });

@@ -3,7 +3,7 @@
 const BASE = "/v1";
 const SECONDS_MAX = 15;
 
-/** @typedef {{signal?: AbortSignal, headers?: Record<string, string>}} Options */
+/** `seconds`: how long to wait. @typedef {{signal?: AbortSignal, headers?: Record<string, string>, seconds?: number}} Options */
 /** @typedef {Record<string, string | number | boolean | null | undefined>} Query */
 
 /** An RFC 9457 problem of the service: `code` is stable, `message` is for people. */
@@ -61,7 +61,7 @@ async function ask(method, path, body, options = {}) {
     headers: headersOf(method, body, options.headers),
     body: body === undefined ? undefined : JSON.stringify(body),
     credentials: "same-origin",
-    signal: within(options.signal),
+    signal: within(options.signal, options.seconds),
   });
   setClock(response.headers.get("date"));
   const answer = await bodyOf(response);
@@ -87,9 +87,9 @@ async function fetched(url, init) {
   }
 }
 
-/** Every request ends: aborted by its caller, or by a timeout. @param {AbortSignal} [signal] */
-function within(signal) {
-  const deadline = AbortSignal.timeout(SECONDS_MAX * 1000);
+/** Every request ends: aborted by its caller, or by a timeout. @param {AbortSignal} [signal] @param {number} [seconds] */
+function within(signal, seconds = SECONDS_MAX) {
+  const deadline = AbortSignal.timeout(seconds * 1000);
   return signal ? AbortSignal.any([signal, deadline]) : deadline;
 }
 

@@ -15,7 +15,7 @@ import { lanesTable, waitingFirst } from "../parts/lanes.js";
 import { budgetList } from "../parts/budgets.js";
 import { limitList } from "../parts/limits.js";
 import { Tiles } from "../parts/tiles.js";
-import { fleet, workerList } from "../parts/workers.js";
+import { workerList } from "../parts/workers.js";
 
 const LANES_MAX = 8;
 const WORKERS_SECONDS = 5;
@@ -50,7 +50,6 @@ export default class Overview extends Page {
     this.when("budgets", () => budgetList(this.budgets));
     this.when("workers", () => workerList(this.workers));
     this.draw();
-    if (may("operate")) this.every(WORKERS_SECONDS, () => fleet.look(this.signal));
   }
 
   charts() {

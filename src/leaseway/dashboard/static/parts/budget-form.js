@@ -4,6 +4,7 @@
 
 /** @type {[string, string][]} */
 const EVERY = [
+  ["minute", "minute"],
   ["hour", "hour"],
   ["day", "day"],
   ["week", "week"],

@@ -10,7 +10,7 @@ import { table } from "../components/table.js";
 import { since } from "../components/times.js";
 import { toastProblem } from "../components/toast.js";
 import { runChip, runHref } from "./import-parts.js";
-import { startRun } from "./import-start.js";
+import { planRun, startRun } from "./import-start.js";
 
 const IMPORTS_MAX = 50;
 const RUNS = 5;
@@ -82,5 +82,16 @@ function starting(known) {
       toastProblem(error);
     }
   };
-  return h("button", { type: "button", on: { click: start } }, icon("play"), "Start");
+  const plan = async () => {
+    try {
+      if (await planRun(known)) await startRun(known);
+    } catch (error) {
+      toastProblem(error);
+    }
+  };
+  return [
+    h("button.quiet", { type: "button", "aria-label": `Plan ${known.source}`, on: { click: plan } }, "Plan"),
+    " ",
+    h("button", { type: "button", on: { click: start } }, icon("play"), "Start"),
+  ];
 }

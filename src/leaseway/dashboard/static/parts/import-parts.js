@@ -12,7 +12,7 @@ import { queueOf, rowsOf, shardOf, shareOf } from "./import-runs.js";
 import { namesIn } from "./lanes.js";
 
 /** @type {Record<string, "good" | "warn" | "bad" | "leased" | "">} */
-const TONES = { complete: "good", partial: "bad", failed: "bad", suspect: "warn", running: "leased", waiting: "warn" };
+const TONES = { complete: "good", partial: "bad", failed: "bad", suspect: "warn", unverified: "warn", running: "leased", waiting: "warn" };
 
 /** @param {string} state */
 export function runChip(state) {

@@ -33,6 +33,43 @@ export async function startRun({ source, table }) {
   location.hash = link(`/imports${at(source, row.run)}`);
 }
 
+const NUMBER = "[0-9]+(\\.[0-9]+)?";
+const SIMULATION_SECONDS = 70;
+
+/** Simulates a run for several numbers of workers, and shows what each would take. @param {{source: string}} known
+ * @returns {Promise<boolean>} whether a run is to be started */
+export async function planRun({ source }) {
+  const found = await filledIn({
+    title: `Plan ${source}`,
+    text: "The plan of a run in virtual time: the real workers and limits, and a model of the provider. Nothing is written.",
+    action: "Simulate",
+    keep: "Close",
+    fields: [
+      { name: "seconds", label: "Median time of a request, in seconds", inputmode: "decimal", pattern: NUMBER, required: true, value: "0.2" },
+      { name: "p95_seconds", label: "95th percentile, in seconds", inputmode: "decimal", pattern: NUMBER, placeholder: "the same" },
+      { name: "rows", label: "Rows", inputmode: "numeric", pattern: "[0-9]+", placeholder: "as the source reports" },
+    ],
+    submit: (values) => api.post(`/imports${at(source)}/simulate`, modelOf(values), { seconds: SIMULATION_SECONDS }),
+  });
+  if (!found) return false;
+  const facts = found.runs.map((/** @type {any} */ run) => [counted(run.workers, "worker"), takes(run)]);
+  return confirmed({ title: `Plan of ${source}`, text: found.reason, facts, action: "Start a run", keep: "Close" });
+}
+
+/** @param {Record<string, string>} values */
+function modelOf({ seconds, p95_seconds, rows }) {
+  return { seconds: Number(seconds), p95_seconds: p95_seconds ? Number(p95_seconds) : null, rows: rows ? Number(rows) : null };
+}
+
+/** "2 min 3 s, 1,036 requests, 2.50 usd" @param {any} run */
+function takes(run) {
+  /** @type {string[]} */
+  const amounts = Object.values(run.costs);
+  const costs = amounts.filter((text) => !text.startsWith("0.00"));
+  const parts = [span(run.seconds), counted(run.requests, "request"), ...costs];
+  return run.is_complete ? parts.join(", ") : `more than ${parts.join(", ")}`;
+}
+
 /** @param {Record<string, string>} values */
 function bodyOf({ run, mode, requests_max }) {
   return { run: run || null, mode: mode || null, requests_max: requests_max ? Number(requests_max) : null };

@@ -7,6 +7,7 @@ import { laneKey, world } from "../lib/store.js";
 import { note } from "../components/chip.js";
 import { table } from "../components/table.js";
 import { instantIn, until } from "../components/times.js";
+import { workers } from "./workers.js";
 
 const BACKLOG_SECONDS = 5;
 const LATELY_MS = 12_000;
@@ -107,8 +108,11 @@ function waitsOf(lane) {
 
 /** @param {any} lane */
 function workerWords(lane) {
-  const isLeft = world.workers?.length === 0 && lane.oldest_ready_seconds >= BACKLOG_SECONDS;
-  return isLeft ? "a worker: none is running" : "a free worker";
+  const present = workers().filter((worker) => worker.state !== "lost");
+  if (world.workers == null || lane.oldest_ready_seconds < BACKLOG_SECONDS) return "a free worker";
+  if (!present.length) return "a worker: none is running";
+  const serves = present.some((worker) => !worker.queues.length || worker.queues.includes(lane.queue));
+  return serves ? "a free worker" : "a worker for this queue: none serves it";
 }
 
 /** How long the oldest job has been ready. @param {any} lane */

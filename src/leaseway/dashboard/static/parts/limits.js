@@ -56,6 +56,9 @@ export function ratesOf(limit) {
 export function troubleOf(limit) {
   if (limit.paused) return h("span.warn", "paused: no permits are granted until it is resumed");
   if (limit.closed_until) return h("span.bad", "closed by the provider until ", until(limit.closed_until));
+  if (limit.breaker === "open")
+    return h("span.bad", "circuit breaker open until ", until(limit.breaker_until), ", then one call probes the provider");
+  if (limit.breaker === "half-open") return h("span.warn", "circuit breaker half-open: one call probes the provider");
   if (limit.percent != null && limit.percent < 100)
     return h("span.warn", `slowed to ${limit.percent} % after rejected calls`);
   if (limit.next_free_seconds > 0)
@@ -70,7 +73,7 @@ export function isOfTenant(limit) {
 
 /** A provider that refuses is another matter than a limit in full use. @param {any} limit */
 export function alarmOf(limit) {
-  return limit.closed_until ? "bad" : null;
+  return limit.closed_until || limit.breaker === "open" ? "bad" : null;
 }
 
 /** The short list of the overview. @param {HTMLElement} list */

@@ -4,6 +4,7 @@ import { h, text } from "../lib/dom.js";
 import { counted, rate, short, span, whole } from "../lib/format.js";
 import { showFigure } from "../components/figure.js";
 import { spark } from "../components/spark.js";
+import { presentWorkers } from "./workers.js";
 import { world } from "../lib/store.js";
 
 /** @typedef {{name: string, value: () => string, note: () => string, points: () => any[], tone: string}} Figure */
@@ -65,7 +66,7 @@ function backlog() {
 }
 
 function owners() {
-  return world.workers == null ? "running" : `by ${counted(world.workers.length, "worker")}`;
+  return world.workers == null ? "running" : `by ${counted(presentWorkers(), "worker")}`;
 }
 
 function dead() {

@@ -3,8 +3,7 @@
 sink          the port
 connection    one client per event loop; transactions and retries
 collections   the collections, their indexes and checks
-row_encoding  row ─► BSON fields
-rows          merge the rows of a page
+rows          row ─► BSON fields; merge the rows of a page
 runs, shards  the run tables, and quarantine
 sweep         rows that a complete run did not see; changes between two instants
 """

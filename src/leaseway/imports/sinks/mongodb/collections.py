@@ -24,7 +24,7 @@ INDEXES: dict[str, tuple[str, ...]] = {
     SHARDS: ("run", "key"),
     QUARANTINE: ("run", "shard", "page"),
     SEEN: ("run",),
-    ABSENT: ("target", "source", "external_id"),
+    ABSENT: ("target", "source", "generation", "external_id"),
 }
 """Indexes of the run tables, besides `_id`."""
 VERSION = 1

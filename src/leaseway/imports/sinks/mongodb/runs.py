@@ -6,8 +6,8 @@ from typing import Any
 from pymongo import ReturnDocument
 
 from leaseway.domain.ids import Instant
+from leaseway.imports.domain.partition import canonical
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.mongodb import shards
 from leaseway.imports.sinks.mongodb.collections import RUNS, SHARDS

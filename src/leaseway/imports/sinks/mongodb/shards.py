@@ -17,7 +17,7 @@ from leaseway.imports.domain.run_state import ShardRow
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.mongodb.collections import NUMBERS, QUARANTINE, SHARDS
 from leaseway.imports.sinks.mongodb.connection import Database, Document, Session, WriteConflict
-from leaseway.imports.sinks.mongodb.row_encoding import shorten_bad_row
+from leaseway.imports.sinks.mongodb.rows import shorten_bad_row
 from leaseway.imports.sinks.port import PageWrite
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -29,14 +29,13 @@ from pymongo.write_concern import WriteConcern
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow, ColumnType, Row, WriteCounts
+from leaseway.imports.domain.partition import Shard
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
 from leaseway.imports.sinks.mongodb import runs, shards, sweep
 from leaseway.imports.sinks.mongodb.collections import QUARANTINE, RUNS, SHARDS, check_collection, prepare
-from leaseway.imports.sinks.mongodb.connection import Database, Document, MongoClients, Session, Work, parse_address
-from leaseway.imports.sinks.mongodb.row_encoding import MongoEncoder, check_fields
-from leaseway.imports.sinks.mongodb.rows import PageMark, RowMerge
+from leaseway.imports.sinks.mongodb.connection import Database, Document, Session, SinkClients, Work, parse_address
+from leaseway.imports.sinks.mongodb.rows import MongoEncoder, PageMark, RowMerge, check_fields
 from leaseway.imports.sinks.port import Changes, PageWrite, Sweep, close_on_error
 from leaseway.imports.sinks.row_encoding import Line, replace_nul
 from leaseway.imports.sinks.shard_transitions import apply_page, new_shard_row
@@ -51,7 +50,7 @@ class MongoTables:
 
     def __init__(
         self,
-        clients: MongoClients,
+        clients: SinkClients,
         target: str,
         columns: Mapping[str, ColumnType],
         now_us: Callable[[], Instant] | None,
@@ -172,9 +171,19 @@ class MongoShards:
     async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
         return await self._change(run, shard, lambda row, now: shard_transitions.begin_shard(row, fence, now))
 
-    async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
-        found = await self._change(run, shard, lambda row, now: shard_transitions.note_shard(row, fence, guards, why))
-        return found is not None
+    async def note(
+        self,
+        run: str,
+        shard: str,
+        fence: int,
+        guards: Mapping[str, int],
+        why: str | None = None,
+        requests: int = 0,
+    ) -> bool:
+        def change(row: ShardRow, now: Instant) -> ShardRow | None:
+            return shard_transitions.note_shard(row, fence, guards, why, requests)
+
+        return await self._change(run, shard, change) is not None
 
     async def _change(
         self, run: str, shard: str, change: Callable[[ShardRow, Instant], ShardRow | None]
@@ -215,7 +224,7 @@ class MongoShards:
         number, now = held.row.pages, self._tables.at(held.server_time)
         mark = PageMark(page.run, page.shard, number) if session is None else None
         merge = self._tables.merge(database, held.source, page.run, now, mark, session)
-        counts = await merge.merge(lines, len(bad))
+        counts = await merge._replace(overwrites=page.overwrites).merge(lines, len(bad))
         await shards.add_bad_rows(database, target, page, held, bad, now, session)
         children = [new_shard_row(page.run, child, page.shard) for child in page.children]
         await shards.add(database, target, held.source, children, session)
@@ -312,7 +321,7 @@ class MongoSink:
         now_us: Callable[[], Instant] | None = None,
     ) -> None:
         self.address = parse_address(url)
-        self.clients = MongoClients(self.address)
+        self.clients = SinkClients(self.address)
         self.target = check_collection(table)
         self.tables = MongoTables(self.clients, self.target, check_fields(columns or {}), now_us)
         self.runs = MongoRuns(self.tables)

@@ -6,7 +6,6 @@ A file is flushed before the run tables reference it, so every referenced file c
 import asyncio
 import errno
 import os
-import random  # noqa: TID251 - for waiting in threads, where no port reaches
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from leaseway.domain.errors import LeasewayError, StoreFull, StoreRefused, TerminalError, TransientError
 from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks.sqlite.sink import PageConnection
-from leaseway.stores.sqlite.connection import Connection, Work
+from leaseway.stores.sqlite.connection import CHANCE, Connection, Work
 
 VERSION = "leaseway_version"
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -160,7 +159,7 @@ class LoggedConnection(Connection):
     """A connection to the run tables that publishes the files of a transaction after its commit."""
 
     def __init__(self, path: str, folder: ParquetFolder) -> None:
-        super().__init__(path, random.random)
+        super().__init__(path, CHANCE.random)
         self._folder = folder
 
     async def write(self, work: Work[T]) -> T:

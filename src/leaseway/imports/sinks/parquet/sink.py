@@ -33,15 +33,14 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import ColumnType, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunState
-from leaseway.imports.sinks.bulk_encoding import PageEncoder, timestamps
 from leaseway.imports.sinks.columns import check_columns
 from leaseway.imports.sinks.parquet.files import VERSION, LoggedConnection, LoggedPages, ParquetFolder, translate_errors
 from leaseway.imports.sinks.port import close_on_error
-from leaseway.imports.sinks.row_encoding import IS_DELETED, Line
+from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, PageEncoder, timestamps
 from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRowState, classify_rows
 from leaseway.imports.sinks.sql_tables import DeleteRows, MergeRows, SqlRuns
 from leaseway.imports.sinks.sqlite.sink import SqliteSink, SqliteTables, json_list
-from leaseway.stores.sqlite.limit_levels import wall_us
+from leaseway.system import wall_clock_us
 
 RUN_TABLES = "leaseway.db"
 FILES = """
@@ -102,17 +101,19 @@ class ParquetTables(SqliteTables):
         stored = {
             key: StoredRowState(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found
         }
-        changes = classify_rows(step.lines, stored, step.quarantined)
+        changes = classify_rows(step.lines, stored, step.quarantined, step.overwrites)
         first_seen = self._first_seen(connection, source, [line[0] for line in changes.changed])
         for verb, lines in (("insert", changes.new), ("update", changes.changed)):
             keys = [(source, run, now, *line[:3], "", line[IS_DELETED]) for line in lines]
             connection.executemany(self.sql[verb], keys)
+        # As after a sweep: the last content of a deleted row is in its version before.
+        no_values = [None] * (len(self.folder.schema) - 11)
         versions = [
             [
-                *(source, *line[:4]),
+                *(source, *line[:3], None if line[IS_DELETED] and line[0] in stored else line[3]),
                 *((now, FLAGGED) if line[IS_DELETED] else (None, None)),
                 *(run, first_seen.get(line[0], now), now, None),
-                *line[IS_DELETED + 1 :],
+                *(no_values if line[IS_DELETED] and line[0] in stored else line[IS_DELETED + 1 :]),
             ]
             for line in (*changes.new, *changes.changed)
         ]
@@ -219,7 +220,7 @@ class ParquetSink(SqliteSink):
         folder: str,
         table: str,
         columns: Mapping[str, ColumnType] | None = None,
-        now_us: Callable[[], Instant] = wall_us,
+        now_us: Callable[[], Instant] = wall_clock_us,
     ) -> None:
         self.folder = Path(folder)
         projected = check_columns(columns or {})

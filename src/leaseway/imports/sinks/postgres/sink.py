@@ -17,7 +17,6 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.sinks import run_tables
-from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.columns import check_columns, check_table, quote_name
 from leaseway.imports.sinks.port import close_on_error
 from leaseway.imports.sinks.postgres.tables import (
@@ -28,7 +27,7 @@ from leaseway.imports.sinks.postgres.tables import (
     own_statements,
     prepare,
 )
-from leaseway.imports.sinks.row_encoding import jsonb_text
+from leaseway.imports.sinks.row_encoding import PageEncoder, jsonb_text
 from leaseway.imports.sinks.row_map import GRID, RowMapPage, RowPosition, decode_cells, postgres_names
 from leaseway.imports.sinks.run_tables import Values
 from leaseway.imports.sinks.shard_transitions import FLAGGED
@@ -143,9 +142,11 @@ class PostgresTables:
             STAGING, schema_name="pg_temp", columns=self._staged, records=lines, timeout=None
         )
         merge = self.sql["merge"].text
-        ((inserted, updated),) = await connection.fetch(merge, step.source, step.run, step.now, FLAGGED)
+        ((inserted, updated),) = await connection.fetch(
+            merge, step.source, step.run, step.now, FLAGGED, step.overwrites
+        )
         stale = 0
-        if inserted + updated < len(lines):
+        if inserted + updated < len(lines) and not step.overwrites:
             stale = await connection.fetchval(self.sql["stale"].text, step.source)
         return WriteCounts(inserted, updated, len(lines) - inserted - updated - stale, stale, bad)
 

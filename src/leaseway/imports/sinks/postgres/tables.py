@@ -119,7 +119,8 @@ async def check_existing_table(
 def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], ending: str) -> dict[str, Statement]:
     """All statements, with the user's names."""
     written = {name: kind for name, kind in {**STAGED, **columns}.items() if name not in MARKS}
-    changes = [f"{quote_name(name)} = excluded.{quote_name(name)}" for name in written if name != "external_id"]
+    changes = [replacement(quote_name(name)) for name in written if name not in ("external_id", "stamp")]
+    changes.append("stamp = excluded.stamp")
     names = {
         ":table": f"{quote_name(schema)}.{quote_name(table)}",
         ":columns": ", ".join(map(quote_name, written)),
@@ -134,6 +135,11 @@ def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], e
     create = f"CREATE TABLE {names[':table']} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEY)}))"
     count = f"SELECT count(*) FROM {names[':table']} WHERE deleted_at IS NULL"
     return {**found, "create": Statement(create, ()), "count": Statement(count, ())}
+
+
+def replacement(column: str) -> str:
+    """A tombstone keeps the last content of the row."""
+    return f"{column} = CASE WHEN excluded.deleted_at IS NULL THEN excluded.{column} ELSE stored.{column} END"
 
 
 def staged_as(kind: ColumnType) -> str:

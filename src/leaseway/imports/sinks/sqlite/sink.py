@@ -5,7 +5,6 @@ pages are lost, rows and cursor together. A transaction that ends a shard or a r
 disk and makes everything written before it durable.
 """
 
-import random  # noqa: TID251 - jitter for waiting in threads, which the random port does not reach
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,9 @@ import msgspec
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.sinks import run_tables
-from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.columns import check_columns, check_table
 from leaseway.imports.sinks.port import RowMap, close_on_error
+from leaseway.imports.sinks.row_encoding import PageEncoder
 from leaseway.imports.sinks.row_map import GRID, RowMapPage, RowPosition, decode_cells, sqlite_names
 from leaseway.imports.sinks.run_tables import Values
 from leaseway.imports.sinks.shard_transitions import StoredRowState, classify_rows
@@ -39,8 +38,8 @@ from leaseway.imports.sinks.sql_tables import (
     Verb,
 )
 from leaseway.imports.sinks.sqlite.tables import own_statements, prepare
-from leaseway.stores.sqlite.connection import Connection
-from leaseway.stores.sqlite.limit_levels import wall_us
+from leaseway.stores.sqlite.connection import CHANCE, Connection
+from leaseway.system import wall_clock_us
 
 T = TypeVar("T")
 
@@ -120,7 +119,7 @@ class SqliteTables:
         stored = {
             key: StoredRowState(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found
         }
-        changes = classify_rows(step.lines, stored, step.quarantined)
+        changes = classify_rows(step.lines, stored, step.quarantined, step.overwrites)
         for verb, lines in (("insert", changes.new), ("update", changes.changed)):
             connection.executemany(self.sql[verb], [(step.source, step.run, step.now, *line) for line in lines])
         return changes.counts
@@ -166,10 +165,10 @@ class SqliteSink:
         path: str,
         table: str,
         columns: Mapping[str, ColumnType] | None = None,
-        now_us: Callable[[], Instant] = wall_us,
+        now_us: Callable[[], Instant] = wall_clock_us,
         *,
         inline: bool = False,
-        random: Callable[[], float] = random.random,
+        random: Callable[[], float] = CHANCE.random,
     ) -> None:
         self.path = path
         (self.target,) = check_table(table, parts_max=1)

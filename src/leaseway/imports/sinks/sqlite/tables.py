@@ -86,7 +86,12 @@ def own_statements(table: str, columns: Mapping[str, ColumnType]) -> dict[str, s
     name = quote_name(table)
     lines = [f"{quote_name(column)} {declared(column, kind)}" for column, kind in {**OWN, **columns}.items()]
     written = written_columns(columns)
-    changes = ", ".join(f"{column} = {value}" for column, value in written.items() if column not in ONCE)
+    content = {"content_hash", "document", *map(quote_name, columns)}
+    changes = ", ".join(
+        f"{column} = CASE WHEN ?8 THEN {column} ELSE {value} END" if column in content else f"{column} = {value}"
+        for column, value in written.items()
+        if column not in ONCE
+    )
     # The name is inserted last, so that its text is not replaced.
     found = {
         verb: text.replace(":bytewise", "").replace(":table", name)

@@ -3,6 +3,9 @@
 
 CREATE SEQUENCE budget_stamps;
 
+-- A failover can set the sequence back, but never to a stamp of the same timeline.
+CREATE FUNCTION next_stamp() RETURNS bigint LANGUAGE sql VOLATILE RETURN fence_floor() + nextval('budget_stamps');
+
 -- `stamp` changes with every definition, so that the server recognizes clients that work with an old one. `declared` is
 -- what the code declared last; NULL if only operators have defined the budget.
 CREATE TABLE budgets (
@@ -13,7 +16,7 @@ CREATE TABLE budgets (
   definition jsonb NOT NULL,
   declared jsonb,
   version integer NOT NULL DEFAULT 1,
-  stamp bigint NOT NULL DEFAULT nextval('budget_stamps')
+  stamp bigint NOT NULL DEFAULT next_stamp()
 );
 
 -- What was spent and is held in one window of one budget. `threshold_percent` is the highest threshold that was
@@ -44,10 +47,15 @@ CREATE TABLE holds (
   deadline bigint NOT NULL,
   ttl_us bigint NOT NULL,
   state text NOT NULL CHECK (state IN ('held', 'dispatched', 'settled', 'captured', 'void')),
-  owner text NOT NULL
+  owner text NOT NULL,
+  corrected_by text
 );
 
 CREATE INDEX holds_open ON holds (deadline, id) WHERE state IN ('held', 'dispatched');
+
+CREATE INDEX holds_reserved ON holds (id) WHERE state = 'held';
+
+CREATE INDEX holds_captured ON holds (deadline, id) WHERE state = 'captured';
 
 -- A hold reserves an amount in one window of each of its budgets.
 CREATE TABLE hold_lines (
@@ -61,7 +69,7 @@ CREATE TABLE hold_lines (
 
 CREATE INDEX hold_lines_by_window ON hold_lines (window_id);
 
--- Append-only.
+-- Append-only. `corrected_by`, `reason` and `from_micros` are set by corrections of operators.
 CREATE TABLE budget_journal (
   seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at bigint NOT NULL,
@@ -69,8 +77,11 @@ CREATE TABLE budget_journal (
   held_micros bigint NOT NULL,
   spent_micros bigint NOT NULL,
   crossed smallint NOT NULL DEFAULT 0,
+  from_micros bigint,
   kind text NOT NULL,
-  hold text COLLATE "C" NOT NULL
+  hold text COLLATE "C" NOT NULL,
+  corrected_by text,
+  reason text
 );
 
 CREATE INDEX budget_journal_by_window ON budget_journal (window_id, seq);
@@ -109,7 +120,7 @@ BEGIN
     UPDATE budgets
        SET limit_micros = new_limit, overdraft_micros = (new_definition ->> 'overdraft_micros')::bigint,
            definition = in_force,
-           declared = CASE WHEN is_code THEN as_jsonb ELSE declared END, stamp = nextval('budget_stamps'),
+           declared = CASE WHEN is_code THEN as_jsonb ELSE declared END, stamp = next_stamp(),
            version = version + (definition <> in_force)::integer
      WHERE name = budget_name;
   END IF;
@@ -165,17 +176,29 @@ BEGIN
   DELETE FROM holds WHERE id = ANY (touched) AND NOT EXISTS (SELECT 1 FROM hold_lines WHERE hold = holds.id);
 END $$;
 
-CREATE FUNCTION forget_budget(budget_name text) RETURNS boolean
+-- Delete a budget with its windows. Holds under which no call was made are released; dispatched ones are an error. As in
+-- every function, holds are locked before windows, and before the definition, which a hold locks when it opens a window.
+CREATE FUNCTION forget_budget(budget_name text, at bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE ids bigint[];
+DECLARE
+  ids bigint[];
+  released text[];
 BEGIN
+  released := ARRAY(
+    SELECT id FROM holds
+     WHERE state = 'held' AND EXISTS (SELECT 1 FROM hold_lines JOIN budget_windows AS known ON known.id = window_id
+                                       WHERE hold = holds.id AND budget = budget_name)
+     ORDER BY id FOR UPDATE);
   PERFORM 1 FROM budgets WHERE name = budget_name FOR UPDATE;
   IF NOT FOUND THEN
-    RETURN false;
+    RETURN await_replication();
   END IF;
-  ids := ARRAY(SELECT id FROM budget_windows WHERE budget = budget_name ORDER BY id FOR UPDATE);
+  ids := ARRAY(SELECT id FROM budget_windows WHERE budget = budget_name);
+  PERFORM lock_windows(ids || hold_windows(released));
+  PERFORM close_hold(id, 'held', 'void', 'void', coalesce(at, now_us())) FROM unnest(released) AS each (id);
+  -- What is held now belongs to calls under way, or to holds that were placed a moment ago.
   IF EXISTS (SELECT 1 FROM budget_windows WHERE id = ANY (ids) AND held_micros > 0) THEN
-    RAISE EXCEPTION 'budget %: has open holds; wait until its calls are settled', budget_name
+    RAISE EXCEPTION 'budget %: has calls under way; wait until they are settled', budget_name
       USING ERRCODE = 'LW002';
   END IF;
   DELETE FROM budgets WHERE name = budget_name;

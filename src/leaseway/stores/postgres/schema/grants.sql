@@ -17,7 +17,7 @@ END $$;
 CREATE FUNCTION grant_reader(grantee text) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE readable regclass;
 BEGIN
-  PERFORM grant_functions(grantee, ARRAY['now_us', 'wait_us', 'read_levels']);
+  PERFORM grant_functions(grantee, ARRAY['wall_us', 'now_us', 'held_now_us', 'wait_us', 'read_levels']);
   FOR readable IN
     SELECT oid FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm')
                                AND relname NOT IN ('api_keys', 'api_sessions')
@@ -31,7 +31,7 @@ CREATE FUNCTION grant_submitter(grantee text) RETURNS void LANGUAGE plpgsql SET 
 BEGIN
   PERFORM grant_functions(grantee, ARRAY[
     'submit', 'submit_one', 'submit_uniform', 'submit_job',
-    'submit_one_and_notify', 'send_notification', 'fold_after_submit', 'notify_workers']);
+    'submit_one_and_notify', 'send_notification', 'fold_after_submit', 'notify_workers', 'notify_on_commit']);
 END $$;
 
 -- May do everything that a worker does: read, submit, claim, settle, fire schedules, prune, use limits and budgets.
@@ -40,9 +40,10 @@ BEGIN
   PERFORM grant_reader(grantee);
   PERFORM grant_submitter(grantee);
   PERFORM grant_functions(grantee, ARRAY[
-    'exchange', 'settle_alone', 'renew', 'checkpoint', 'report_progress', 'prune', 'declare_schedules', 'fire_schedule',
+    'watch_clock', 'beat_worker', 'remove_worker', 'write_pool', 'replace_work_history', 'prune_work_history', 'exchange', 'settle_alone', 'renew', 'checkpoint', 'report_progress', 'prune', 'open_lanes',
+    'declare_schedules', 'fire_schedule',
     'declare_limits', 'take_permits', 'return_permits', 'end_calls', 'renew_calls', 'apply_notice',
-    'declare_budgets', 'hold_budgets', 'dispatch_hold', 'settle_hold', 'void_hold', 'expire_holds', 'prune_budgets']);
+    'declare_budgets', 'hold_budgets', 'post_budgets', 'dispatch_hold', 'settle_hold', 'void_hold', 'expire_holds', 'prune_budgets']);
 END $$;
 
 -- May do everything that the command line and the HTTP API offer, including API keys.
@@ -50,8 +51,9 @@ CREATE FUNCTION grant_operator(grantee text) RETURNS void LANGUAGE plpgsql SET s
 BEGIN
   PERFORM grant_worker(grantee);
   PERFORM grant_functions(grantee, ARRAY[
-    'cancel', 'retry', 'discard', 'pause_schedule', 'pause_lanes', 'resume_lanes', 'set_tenant', 'forget_tenant',
-    'change_limit', 'forget_limit', 'change_budget', 'forget_budget',
+    'cancel', 'retry', 'run_now', 'discard', 'pause_schedule', 'pause_lanes', 'resume_lanes', 'set_tenant', 'forget_tenant',
+    'drain_worker',
+    'change_limit', 'forget_limit', 'change_budget', 'forget_budget', 'correct_hold',
     'add_api_key', 'find_api_key', 'list_api_keys', 'revoke_api_key', 'expire_api_key', 'touch_api_keys',
     'add_api_session', 'find_api_session', 'end_api_session']);
 END $$;

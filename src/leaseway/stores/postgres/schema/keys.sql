@@ -28,29 +28,48 @@ CREATE INDEX api_sessions_by_key ON api_sessions (key, created_at);
 CREATE INDEX api_sessions_expiring ON api_sessions (expires_at);
 
 -- Returns the hash that is stored under the id: another hash than the new one means that the id is taken, NULL that
--- there are too many keys.
+-- there are too many keys. `tenant_keys` is set if the tenant has so many valid keys that its quota refuses another one.
 CREATE FUNCTION add_api_key(new_id text, new_hash text, wanted_tenant text, new_role text, new_scopes text, new_name text,
                             at bigint, expires bigint, revoked bigint, used bigint,
-                            keys_max integer, forget_us bigint, forget_max integer, instant bigint)
-RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+                            tenant_max integer, keys_max integer, forget_us bigint, forget_max integer, instant bigint,
+                            OUT kept text, OUT tenant_keys bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
-  kept text := (SELECT hash FROM api_keys WHERE id = new_id);
-  before CONSTANT bigint := coalesce(instant, now_us()) - forget_us;
+  added_at CONSTANT bigint := coalesce(instant, now_us());
+  before CONSTANT bigint := added_at - forget_us;
 BEGIN
+  kept := (SELECT hash FROM api_keys WHERE id = new_id);
   IF kept IS NOT NULL THEN
-    RETURN kept;
+    PERFORM await_replication();
+    RETURN;
+  END IF;
+  IF tenant_max IS NOT NULL THEN
+    -- Two transactions must not both find the last free place.
+    PERFORM pg_advisory_xact_lock(hashtext('leaseway.keys'), hashtext(wanted_tenant));
+    tenant_keys := (SELECT count(*) FROM api_keys WHERE tenant = wanted_tenant AND revoked_at IS NULL
+                       AND (expires_at IS NULL OR expires_at > added_at));
+    IF tenant_keys >= tenant_max THEN
+      RETURN;
+    END IF;
+    tenant_keys := NULL;
+    DELETE FROM api_keys WHERE id IN (
+      SELECT id FROM api_keys WHERE tenant = wanted_tenant AND (revoked_at IS NOT NULL OR expires_at <= added_at)
+       ORDER BY created_at DESC, id DESC OFFSET tenant_max);
   END IF;
   DELETE FROM api_keys WHERE id IN (
     SELECT id FROM api_keys WHERE expires_at <= before OR revoked_at <= before LIMIT forget_max
   );
   IF (SELECT count(*) FROM api_keys) >= keys_max THEN
-    RETURN NULL;
+    RETURN;
   END IF;
   INSERT INTO api_keys (id, hash, tenant, role, scopes, name, created_at, expires_at, revoked_at, used_at)
   VALUES (new_id, new_hash, wanted_tenant, new_role, new_scopes, new_name, at, expires, revoked, used)
   ON CONFLICT (id) DO NOTHING;
-  -- Another transaction may have added a key with the same id; the first one is kept.
-  RETURN (SELECT hash FROM api_keys WHERE id = new_id);
+  IF NOT FOUND THEN
+    -- Another transaction has added a key with the same id; the first one is kept.
+    PERFORM await_replication();
+  END IF;
+  kept := (SELECT hash FROM api_keys WHERE id = new_id);
 END $$;
 
 CREATE FUNCTION find_api_key(key_id text) RETURNS SETOF api_keys LANGUAGE sql STABLE SECURITY DEFINER
@@ -67,7 +86,7 @@ CREATE FUNCTION revoke_api_key(key_id text, instant bigint) RETURNS boolean LANG
 SET search_path FROM CURRENT AS $$
 BEGIN
   UPDATE api_keys SET revoked_at = coalesce(instant, now_us()) WHERE id = key_id AND revoked_at IS NULL;
-  RETURN FOUND;
+  RETURN FOUND OR await_replication();
 END $$;
 
 -- Let a key expire at this time, unless it expires earlier.
@@ -101,6 +120,9 @@ BEGIN
   );
   INSERT INTO api_sessions (hash, key, created_at, expires_at) VALUES (new_hash, key_id, at, expires)
   ON CONFLICT (hash) DO NOTHING;
+  IF NOT FOUND THEN
+    PERFORM await_replication();
+  END IF;
 END $$;
 
 CREATE FUNCTION find_api_session(session_hash text) RETURNS SETOF api_sessions LANGUAGE sql STABLE SECURITY DEFINER
@@ -112,5 +134,5 @@ CREATE FUNCTION end_api_session(session_hash text) RETURNS boolean LANGUAGE plpg
 SET search_path FROM CURRENT AS $$
 BEGIN
   DELETE FROM api_sessions WHERE hash = session_hash;
-  RETURN FOUND;
+  RETURN FOUND OR await_replication();
 END $$;

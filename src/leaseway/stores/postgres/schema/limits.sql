@@ -15,7 +15,21 @@ CREATE TABLE limits (
   bursts bigint[] NOT NULL,
   paces bigint[] NOT NULL,
   concurrency integer,
-  lease_us bigint NOT NULL
+  lease_us bigint NOT NULL,
+  -- Whether the windows are logged (leaseway.domain.limits.sliding_log); `bursts` are then the whole counts.
+  is_metered boolean NOT NULL DEFAULT false,
+  -- How many calls fail in a row before the circuit breaker opens; NULL: there is none.
+  breaker integer
+);
+
+-- The state of a circuit breaker: leaseway.domain.limits.breaker.
+CREATE TYPE breaker_state AS (
+  failures integer,
+  failed_at bigint,
+  trips integer,
+  open_until bigint,
+  probe_until bigint,
+  number integer
 );
 
 -- The buckets of one limit, or of one value of a limit with a field ("maps:{tenant}").
@@ -35,6 +49,12 @@ CREATE UNLOGGED TABLE levels (
   tats bigint[] NOT NULL DEFAULT '{}',
   turns bigint[] NOT NULL DEFAULT '{}',
   paces bigint[] NOT NULL DEFAULT '{}',
+  -- What calls used of a limit that is logged, one element per window and slice: the window, until when it counts, and how
+  -- much.
+  used_windows bigint[] NOT NULL DEFAULT '{}',
+  used_until bigint[] NOT NULL DEFAULT '{}',
+  used_amounts bigint[] NOT NULL DEFAULT '{}',
+  breaker breaker_state NOT NULL DEFAULT ROW(0, 0, 0, 0, 0, 0)::breaker_state,
   PRIMARY KEY (of_limit, name)
 ) WITH (
   -- Few rows that are updated all the time: leave room for new versions on the same page.
@@ -45,7 +65,7 @@ CREATE UNLOGGED TABLE levels (
 -- An order unrelated to the names: delete_idle_levels visits other levels in it.
 CREATE INDEX levels_by_hash ON levels (hashtext(name));
 
--- The calls that a holder has in flight under a concurrency limit.
+-- The calls that a holder has in flight under a concurrency limit, or what they have reserved of a limit that is logged.
 CREATE UNLOGGED TABLE in_flight_calls (
   name text COLLATE "C" NOT NULL,
   of_limit text COLLATE "C" NOT NULL,
@@ -67,6 +87,12 @@ CREATE UNLOGGED TABLE limiter_fence (
   since bigint NOT NULL
 );
 
+-- Has a row since the first fence. The table is logged: a crash that empties the others leaves the row, and tells a server
+-- that lost the use of its limits from a new one, whose limits were never used.
+CREATE TABLE limiter_history (
+  has_begun boolean PRIMARY KEY
+);
+
 -- A definition as the functions use it.
 CREATE TYPE sizing AS (
   windows bigint[],
@@ -74,7 +100,10 @@ CREATE TYPE sizing AS (
   paces bigint[],
   concurrency integer,
   lease_us bigint,
-  is_paused boolean
+  is_paused boolean,
+  is_metered boolean,
+  start text, -- 'empty', 'full' or NULL: the level of a bucket without state
+  breaker integer
 );
 
 -- Definitions survive a crash, even if the database is configured with synchronous_commit = off.
@@ -104,7 +133,7 @@ END $$;
 CREATE FUNCTION load_sizing(limit_name text) RETURNS sizing LANGUAGE plpgsql AS $$
 DECLARE sized sizing;
 BEGIN
-  SELECT windows, bursts, paces, concurrency, lease_us, definition ? 'paused' INTO sized
+  SELECT windows, bursts, paces, concurrency, lease_us, definition ? 'paused', is_metered, definition ->> 'start', breaker INTO sized
     FROM limits WHERE name = limit_name;
   RETURN sized;
 END $$;
@@ -129,14 +158,21 @@ BEGIN
   RETURN sizes;
 END $$;
 
--- The time since when the use of limits is known. If there is no row, the server crashed, was promoted or is new, and
--- this is that time. Read it after taking the locks, so that no decision uses a fence that moved during the wait.
+-- The time since when the use of limits is known. If there is no row, the server crashed or was promoted, and this is that
+-- time; or it is new, and it is known that nothing was used before: the time lies so far back that every bucket is full.
+-- Read it after taking the locks, so that no decision uses a fence that moved during the wait.
 CREATE FUNCTION fence_since(at bigint) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE known_since bigint;
+DECLARE
+  known_since bigint;
+  is_new boolean;
 BEGIN
   SELECT since INTO known_since FROM limiter_fence WHERE made_in = tableoid;
   IF NOT FOUND THEN
-    INSERT INTO limiter_fence (made_in, since) VALUES ('limiter_fence'::regclass, coalesce(at, now_us()))
+    PERFORM commit_durably();
+    INSERT INTO limiter_history (has_begun) VALUES (true) ON CONFLICT DO NOTHING;
+    is_new := FOUND;
+    INSERT INTO limiter_fence (made_in, since)
+    VALUES ('limiter_fence'::regclass, coalesce(at, now_us()) - CASE WHEN is_new THEN 9007199254740 ELSE 0 END)
     ON CONFLICT DO NOTHING;
     SELECT since INTO known_since FROM limiter_fence WHERE made_in = tableoid;
   END IF;
@@ -150,11 +186,12 @@ SET search_path FROM CURRENT AS $$
 BEGIN
   PERFORM refuse_replica();
   PERFORM commit_durably();
-  INSERT INTO limits AS known (name, definition, declared, windows, bursts, paces, concurrency, lease_us)
-  SELECT name, definition, definition, windows, bursts, paces, concurrency, lease_us
+  INSERT INTO limits AS known (name, definition, declared, windows, bursts, paces, concurrency, lease_us,
+                               is_metered, breaker)
+  SELECT name, definition, definition, windows, bursts, paces, concurrency, lease_us, is_metered, breaker
     FROM json_to_recordset(definitions) 
          AS each (name text, definition jsonb, windows bigint[], bursts bigint[], paces bigint[],
-                  concurrency integer, lease_us bigint)
+                  concurrency integer, lease_us bigint, is_metered boolean, breaker integer)
    ORDER BY name COLLATE "C"
   ON CONFLICT (name) DO UPDATE
     SET version = known.version + 1,
@@ -162,7 +199,8 @@ BEGIN
                      || CASE WHEN known.definition ? 'paused' THEN '{"paused": true}' ELSE '{}' END::jsonb,
         declared = excluded.declared,
         windows = excluded.windows, bursts = excluded.bursts, paces = excluded.paces,
-        concurrency = excluded.concurrency, lease_us = excluded.lease_us
+        concurrency = excluded.concurrency, lease_us = excluded.lease_us, is_metered = excluded.is_metered,
+        breaker = excluded.breaker
   WHERE known.declared IS DISTINCT FROM excluded.declared;
   -- Buckets fill from the fence on, so create it as early as possible.
   RETURN fence_since(at);
@@ -184,15 +222,15 @@ BEGIN
   PERFORM refuse_replica();
   PERFORM commit_durably();
   PERFORM fence_since(at);
-  INSERT INTO limits AS known (name, definition, windows, bursts, paces, concurrency, lease_us)
-  SELECT name, definition, windows, bursts, paces, concurrency, lease_us
+  INSERT INTO limits AS known (name, definition, windows, bursts, paces, concurrency, lease_us, is_metered, breaker)
+  SELECT name, definition, windows, bursts, paces, concurrency, lease_us, is_metered, breaker
     FROM json_to_record(new_definition) 
          AS each (name text, definition jsonb, windows bigint[], bursts bigint[], paces bigint[],
-                  concurrency integer, lease_us bigint)
+                  concurrency integer, lease_us bigint, is_metered boolean, breaker integer)
   ON CONFLICT (name) DO UPDATE
     SET version = known.version + 1, definition = excluded.definition, windows = excluded.windows,
         bursts = excluded.bursts, paces = excluded.paces, concurrency = excluded.concurrency,
-        lease_us = excluded.lease_us
+        lease_us = excluded.lease_us, is_metered = excluded.is_metered, breaker = excluded.breaker
   RETURNING version INTO new_version;
   IF expected IS NOT NULL THEN
     -- A limit that another transaction created at the same time could not be locked above.
@@ -208,7 +246,7 @@ BEGIN
   PERFORM commit_durably();
   DELETE FROM limits WHERE name = limit_name;
   IF NOT FOUND THEN
-    RETURN false;
+    RETURN await_replication();
   END IF;
   PERFORM FROM levels WHERE of_limit = limit_name ORDER BY name FOR UPDATE;
   DELETE FROM in_flight_calls WHERE of_limit = limit_name;

@@ -2,11 +2,19 @@
 -- disk.
 --
 -- PostgreSQL serializes the commits of all transactions that contain a NOTIFY. Notifications are therefore sent by
--- transactions of their own, never by the transaction that stores the jobs.
+-- transactions of their own, not by the transaction that stores the jobs. The exception is a caller's own transaction,
+-- after which leaseway cannot send anything.
 
 CREATE FUNCTION send_notification() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM pg_notify('leaseway.' || current_schema(), '');
+END $$;
+
+-- For a caller's own transaction: sent when it commits. The caller's settings stay as they are, because its commit must
+-- wait for the disk.
+CREATE FUNCTION notify_on_commit() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
   PERFORM pg_notify('leaseway.' || current_schema(), '');
 END $$;
 

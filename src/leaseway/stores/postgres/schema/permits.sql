@@ -12,8 +12,63 @@ BEGIN
   RETURN most;
 END $$;
 
+-- Whether the circuit breaker lets one call through, the probe.
+CREATE FUNCTION is_half_open(level levels, sized sizing, instant bigint) RETURNS boolean LANGUAGE sql IMMUTABLE
+RETURN sized.breaker IS NOT NULL AND (level.breaker).open_until > 0
+       AND greatest((level.breaker).open_until, (level.breaker).probe_until) <= instant;
+
+-- What stands in the way of every call: a wait that the provider asked for (reason 0), or the circuit breaker (-3: it is
+-- open, -4: a probe is under way). A half-open breaker lets a caller take no more than it needs.
+CREATE FUNCTION find_closure(level levels, sized sizing, least_count bigint, instant bigint,
+                             OUT wait_us bigint, OUT reason integer, OUT units bigint) LANGUAGE plpgsql AS $$
+DECLARE breaker_us bigint;
+BEGIN
+  wait_us := level.blocked_until - instant;
+  reason := 0;
+  units := 1000000000;
+  IF sized.breaker IS NULL OR (level.breaker).open_until = 0 THEN
+    RETURN;
+  END IF;
+  IF is_half_open(level, sized, instant) THEN
+    units := least_count;
+    RETURN;
+  END IF;
+  breaker_us := (level.breaker).open_until - instant;
+  IF breaker_us <= 0 THEN
+    breaker_us := least((level.breaker).probe_until - instant, 1000000);
+  END IF;
+  IF breaker_us > greatest(wait_us, 0) THEN
+    wait_us := breaker_us;
+    reason := CASE WHEN (level.breaker).open_until > instant THEN -3 ELSE -4 END;
+  END IF;
+END $$;
+
+-- As find_obstacle, for a limit that is logged. After a fence, workers report first what they have reserved.
+CREATE FUNCTION find_log_obstacle(level levels, sized sizing, cost bigint, least_count bigint, instant bigint,
+                                  OUT wait_us bigint, OUT reason integer, OUT units bigint) LANGUAGE plpgsql AS $$
+DECLARE
+  reserved bigint := reserved_in(level, instant);
+  room bigint;
+  needed_us bigint;
+BEGIN
+  SELECT * INTO wait_us, reason, units FROM find_closure(level, sized, least_count, instant);
+  FOR place IN 1 .. cardinality(level.windows) LOOP
+    room := room_in(level, sized, place, reserved);
+    units := least(units, greatest(room, 0) / cost);
+    needed_us := level.since + 10000000 - instant;
+    IF room < least_count * cost THEN
+      needed_us := greatest(needed_us, wait_for_room(level, sized.windows[place], least_count * cost - room, reserved > 0,
+                                                     instant));
+    END IF;
+    IF needed_us > wait_us THEN
+      wait_us := needed_us;
+      reason := place;
+    END IF;
+  END LOOP;
+END $$;
+
 -- The longest obstacle to granting permits, and how many could be granted now. `reason` is the position of the used-up
--- window, 0 if the provider asked to wait, -1 for too many calls in flight, -2 for a paused limit.
+-- window, 0 if the provider asked to wait, -1 for too many calls in flight, -2 for a paused limit, or as in find_closure.
 CREATE FUNCTION find_obstacle(level levels, sized sizing, cost bigint, least_count bigint, instant bigint,
                           OUT wait_us bigint, OUT reason integer, OUT units bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -28,9 +83,17 @@ BEGIN
     units := 0;
     RETURN;
   END IF;
-  wait_us := level.blocked_until - instant;
-  reason := 0;
-  units := 1000000000;
+  IF sized.is_metered THEN
+    SELECT * INTO wait_us, reason, units FROM find_log_obstacle(level, sized, cost, least_count, instant);
+    RETURN;
+  END IF;
+  IF sized.breaker IS NULL THEN
+    wait_us := level.blocked_until - instant;
+    reason := 0;
+    units := 1000000000;
+  ELSE
+    SELECT * INTO wait_us, reason, units FROM find_closure(level, sized, least_count, instant);
+  END IF;
   FOR place IN 1 .. cardinality(level.windows) LOOP
     room_us := ns_to_us(sized.bursts[place] * level.paces[place]) - greatest(level.tats[place] - instant, 0);
     -- A negative room means that nothing can be granted and the client has to wait.
@@ -42,8 +105,9 @@ BEGIN
     END IF;
   END LOOP;
   IF sized.concurrency IS NOT NULL THEN
-    SELECT sized.concurrency - coalesce(sum(count), 0), min(until) INTO free, first_until FROM in_flight_calls
-     WHERE of_limit = level.of_limit AND name = level.name AND until > instant AND since = level.since;
+    SELECT sized.concurrency - coalesce(sum(count), 0), min(until) + expiry_grace_us() INTO free, first_until
+      FROM in_flight_calls
+     WHERE of_limit = level.of_limit AND name = level.name AND until > instant - expiry_grace_us() AND since = level.since;
     units := least(units, free);
     -- After a fence no call may start until workers have had time to report the calls that they have in flight.
     needed_us := level.since + 10000000 - instant;
@@ -66,7 +130,10 @@ CREATE TYPE permit_answer AS (
   since bigint,
   lease_us bigint,
   generations integer[],
-  -- Of a refusal: the position of the limit; how long to wait and the window that is used up (or 0, -1, -2 as in
+  -- Of their circuit breakers: the numbers, and whether answers are to be reported, too. NULL if there are none.
+  circuits integer[],
+  watched boolean[],
+  -- Of a refusal: the position of the limit; how long to wait and the window that is used up (or 0 and less as in
   -- find_obstacle); or how many permits can be granted at most.
   place integer,
   wait_us bigint,
@@ -91,15 +158,22 @@ END $$;
 CREATE FUNCTION consume_permits(level levels, sized sizing, units bigint, calls bigint, new_holder text,
                       call_us bigint, instant bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  FOR place IN 1 .. cardinality(level.windows) LOOP
+  FOR place IN 1 .. CASE WHEN sized.is_metered THEN 0 ELSE cardinality(level.windows) END LOOP
     level.tats[place] := greatest(level.tats[place], instant) + ns_to_us(units * level.paces[place]);
   END LOOP;
-  level.has_calls := level.has_calls OR sized.concurrency IS NOT NULL;
+  IF sized.breaker IS NOT NULL AND is_half_open(level, sized, instant) THEN
+    level.breaker.probe_until := instant + greatest(call_us, 10000000);
+  END IF;
+  level.has_calls := level.has_calls OR sized.concurrency IS NOT NULL OR sized.is_metered;
   PERFORM write_level(level, instant);
-  IF sized.concurrency IS NOT NULL THEN
+  IF sized.concurrency IS NOT NULL OR sized.is_metered THEN
     INSERT INTO in_flight_calls AS known (of_limit, name, holder, count, until, since)
-    VALUES (level.of_limit, level.name, new_holder, calls, instant + call_us, level.since)
-    ON CONFLICT (of_limit, name, holder) DO UPDATE SET count = known.count + excluded.count, until = excluded.until;
+    VALUES (level.of_limit, level.name, new_holder, CASE WHEN sized.is_metered THEN units ELSE calls END,
+            instant + call_us, level.since)
+    ON CONFLICT (of_limit, name, holder) DO UPDATE
+      SET count = known.count + excluded.count,
+          -- A reservation lasts until the last call of its holder must have ended.
+          until = CASE WHEN sized.is_metered THEN greatest(known.until, excluded.until) ELSE excluded.until END;
   END IF;
 END $$;
 
@@ -118,6 +192,7 @@ DECLARE
   obstacle record;
   reason integer;
   newcomer text;
+  has_breaker boolean := false;
 BEGIN
   PERFORM refuse_replica();
   held := lock_levels(names, limit_names);
@@ -144,6 +219,7 @@ BEGIN
     answer.granted := least(answer.granted, obstacle.units);
     answer.lease_us := least(answer.lease_us, sized.lease_us);
     answer.generations[place] := level.generation;
+    has_breaker := has_breaker OR sized.breaker IS NOT NULL;
     IF obstacle.wait_us > answer.wait_us THEN
       answer.wait_us := obstacle.wait_us;
       answer.place := place;
@@ -157,13 +233,24 @@ BEGIN
     IF reason > 0 THEN
       level := held[answer.place];
       answer.window_us := level.windows[reason];
-      answer.wait_us := assign_turn(level, ns_to_us(least_count * costs[answer.place] * level.paces[reason]), answer.wait_us,
-                                reason, answer.granted_at);
+      sized := sizes[answer.place];
+      IF NOT sized.is_metered THEN
+        answer.wait_us := assign_turn(level, ns_to_us(least_count * costs[answer.place] * level.paces[reason]),
+                                      answer.wait_us, reason, answer.granted_at);
+      END IF;
     END IF;
     RETURN answer;
   END IF;
 
   answer.outcome := 'granted';
+  IF has_breaker THEN
+    FOR place IN 1 .. cardinality(names) LOOP
+      sized := sizes[place];
+      level := held[place];
+      answer.circuits[place] := CASE WHEN sized.breaker IS NULL THEN -1 ELSE (level.breaker).number END;
+      answer.watched[place] := sized.breaker IS NOT NULL AND (level.breaker).failures > 0;
+    END LOOP;
+  END IF;
   FOR place IN 1 .. cardinality(names) LOOP
     PERFORM consume_permits(held[place], sizes[place], answer.granted * costs[place], answer.granted, new_holder,
                             call_us, answer.granted_at);
@@ -222,31 +309,68 @@ BEGIN
   FOR place IN 1 .. cardinality(names) LOOP
     level := held[place];
     sized := load_sizing(limit_names[place]);
-    CONTINUE WHEN age_us < 0 OR level.name IS NULL OR sized.windows IS NULL;
+    -- The end of a call returns what it has reserved of a limit that is logged.
+    CONTINUE WHEN age_us < 0 OR level.name IS NULL OR sized.windows IS NULL OR sized.is_metered;
     UPDATE levels SET tats = credit_buckets(level, sized, unused * costs[place], age_us)
      WHERE of_limit = level.of_limit AND name = level.name;
   END LOOP;
 END $$;
 
--- Record that calls of this holder have ended.
-CREATE FUNCTION end_calls(names text[], limit_names text[], old_holder text, ended bigint) RETURNS void
+CREATE FUNCTION discount_calls(level_name text, limit_name text, old_holder text, ended bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM in_flight_calls
+   WHERE of_limit = limit_name AND name = level_name AND holder = old_holder AND count <= ended;
+  UPDATE in_flight_calls SET count = count - ended
+   WHERE of_limit = limit_name AND name = level_name AND holder = old_holder;
+END $$;
+
+-- Record that calls of this holder have ended. `used`: what they used of limits that are logged; empty: what they had
+-- reserved.
+CREATE FUNCTION end_calls(names text[], limit_names text[], costs bigint[], old_holder text, ended bigint,
+                          used bigint[], at bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
-DECLARE place integer;
+DECLARE
+  place integer;
+  level levels;
+  held levels[];
+  sized sizing;
+  fence_at bigint;
+  instant bigint;
+  is_any_metered boolean := false;
 BEGIN
   PERFORM refuse_replica();
   FOR place IN SELECT defined_limits(names, limit_names) LOOP
+    sized := load_sizing(limit_names[place]);
+    IF sized.is_metered THEN
+      held[place] := lock_level(names[place], limit_names[place]);
+      is_any_metered := true;
+      CONTINUE;
+    END IF;
     PERFORM FROM levels WHERE of_limit = limit_names[place] AND name = names[place] FOR UPDATE;
-    DELETE FROM in_flight_calls
-     WHERE of_limit = limit_names[place] AND name = names[place] AND holder = old_holder AND count <= ended;
-    UPDATE in_flight_calls SET count = count - ended
-     WHERE of_limit = limit_names[place] AND name = names[place] AND holder = old_holder;
+    PERFORM discount_calls(names[place], limit_names[place], old_holder, ended);
+  END LOOP;
+  IF NOT is_any_metered THEN
+    RETURN;
+  END IF;
+  fence_at := fence_since(at);
+  instant := coalesce(at, now_us());
+  FOR place IN 1 .. cardinality(names) LOOP
+    level := held[place];
+    sized := load_sizing(limit_names[place]);
+    CONTINUE WHEN level.name IS NULL OR sized.windows IS NULL OR NOT sized.is_metered;
+    level := current_level(level, sized, instant, fence_at);
+    level := log_call(level, sized, instant, coalesce(used[place], ended * costs[place]));
+    level.has_calls := true;
+    PERFORM write_level(level, instant);
+    PERFORM discount_calls(names[place], limit_names[place], old_holder, ended * costs[place]);
   END LOOP;
 END $$;
 
 -- Record the calls that this holder has in flight. This replaces whatever was known of them.
-CREATE FUNCTION renew_calls(names text[], limit_names text[], new_holder text, in_flight bigint, call_us bigint,
+CREATE FUNCTION renew_calls(names text[], limit_names text[], costs bigint[], new_holder text, in_flight bigint, call_us bigint,
                      at bigint DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
@@ -273,8 +397,11 @@ BEGIN
     level.has_calls := true;
     PERFORM write_level(level, instant);
     INSERT INTO in_flight_calls AS known (of_limit, name, holder, count, until, since)
-    VALUES (level.of_limit, level.name, new_holder, in_flight, instant + call_us, fence_at)
-    ON CONFLICT (of_limit, name, holder) DO UPDATE SET count = excluded.count, until = excluded.until;
+    VALUES (level.of_limit, level.name, new_holder,
+            CASE WHEN sized.is_metered THEN in_flight * costs[place] ELSE in_flight END, instant + call_us, fence_at)
+    ON CONFLICT (of_limit, name, holder) DO UPDATE
+      SET count = excluded.count,
+          until = CASE WHEN sized.is_metered THEN greatest(known.until, excluded.until) ELSE excluded.until END;
   END LOOP;
 END $$;
 
@@ -292,7 +419,8 @@ BEGIN
     level.generation := level.generation + 1;
   END IF;
   level := fit_buckets(level, sized, instant);
-  FOR place IN 1 .. cardinality(level.windows) LOOP
+  -- A limit that is logged reopens with what is left of its window.
+  FOR place IN 1 .. CASE WHEN sized.is_metered THEN 0 ELSE cardinality(level.windows) END LOOP
     level.tats[place] := greatest(level.tats[place], level.blocked_until + ns_to_us(sized.bursts[place] * level.paces[place])
                                                      - ns_to_us(level.paces[place]));
   END LOOP;
@@ -308,7 +436,16 @@ DECLARE
                     FROM unnest(sized.windows) AS window_us);
   place integer := array_position(sized.windows, reported);
   pace bigint := level.paces[place];
+  room bigint;
 BEGIN
+  IF sized.is_metered AND remaining IS NOT NULL AND place IS NOT NULL THEN
+    -- Another client of the account has used what this fleet cannot explain. It counts until the window resets.
+    room := room_in(level, sized, place, reserved_in(level, instant));
+    IF room > remaining THEN
+      level := log_use(level, reported, instant + least(reset_us, reported), room - remaining);
+    END IF;
+    RETURN level;
+  END IF;
   IF remaining IS NOT NULL AND place IS NOT NULL THEN
     level.tats[place] := greatest(level.tats[place], instant + ns_to_us(sized.bursts[place] * pace)
                                                      - ns_to_us(least(remaining, sized.bursts[place]) * pace));
@@ -316,9 +453,37 @@ BEGIN
   RETURN level;
 END $$;
 
+-- How a call has ended. One that was granted under another number of the breaker says nothing any more.
+CREATE FUNCTION apply_call(level levels, threshold integer, circuit integer, has_failed boolean, is_answered boolean,
+                           instant bigint) RETURNS levels LANGUAGE plpgsql AS $$
+DECLARE
+  breaker breaker_state := level.breaker;
+  is_open boolean := breaker.open_until > 0;
+BEGIN
+  IF threshold IS NULL OR circuit <> breaker.number THEN
+    RETURN level;
+  END IF;
+  IF is_answered THEN
+    breaker := ROW(0, 0, 0, 0, 0, breaker.number + CASE WHEN is_open THEN 1 ELSE 0 END);
+  ELSIF has_failed THEN
+    breaker.failures := CASE WHEN is_open OR (breaker.failures > 0 AND instant - breaker.failed_at <= 600000000)
+                             THEN breaker.failures + 1 ELSE 1 END;
+    breaker.failed_at := instant;
+    IF is_open OR breaker.failures >= threshold THEN
+      breaker.open_until := instant + least(10000000::bigint << least(breaker.trips, 5), 300000000);
+      breaker.trips := breaker.trips + 1;
+      breaker.probe_until := 0;
+      breaker.number := breaker.number + 1;
+    END IF;
+  END IF;
+  level.breaker := breaker;
+  RETURN level;
+END $$;
+
 -- Apply what a response of the provider says, for all workers.
 CREATE FUNCTION apply_notice(level_name text, limit_name text, seen_generation integer, is_throttled boolean,
-                     retry_after_us bigint, remaining bigint, reset_us bigint, at bigint DEFAULT NULL)
+                     retry_after_us bigint, remaining bigint, reset_us bigint, circuit integer, has_failed boolean,
+                     is_answered boolean, at bigint DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
@@ -330,14 +495,14 @@ DECLARE
 BEGIN
   PERFORM refuse_replica();
   sized := load_sizing(limit_name);
-  -- The limit was forgotten meanwhile.
   IF sized.windows IS NULL THEN
-    RETURN;
+    RAISE EXCEPTION '%', limit_name USING ERRCODE = 'LW003';
   END IF;
   level := lock_level(level_name, limit_name);
   fence_at := fence_since(at);
   instant := coalesce(at, now_us());
   level := current_level(level, sized, instant, fence_at);
+  level := apply_call(level, sized.breaker, circuit, has_failed, is_answered, instant);
   IF is_throttled THEN
     level := throttle(level, sized, seen_generation, retry_after_us, instant);
   ELSE
@@ -353,10 +518,20 @@ CREATE TYPE level_row AS (
   percent integer,
   generation integer,
   slowed_at bigint,
+  -- The circuit breaker.
+  failures integer,
+  failed_at bigint,
+  trips integer,
+  open_until bigint,
+  probe_until bigint,
+  circuit integer,
   windows bigint[],
   tats bigint[],
   turns bigint[],
   paces bigint[],
+  used_windows bigint[],
+  used_until bigint[],
+  used_amounts bigint[],
   holders text[],
   counts bigint[],
   untils bigint[]
@@ -381,15 +556,18 @@ BEGIN
     PERFORM refuse_unknown(limit_names[place], sized);
     SELECT * INTO level FROM levels WHERE of_limit = limit_names[place] AND name = names[place];
     IF NOT FOUND THEN
-      level := (names[place], limit_names[place], -1, 0, 100, 0, 0, false, '{}', '{}', '{}', '{}');
+      level := (names[place], limit_names[place], -1, 0, 100, 0, 0, false, '{}', '{}', '{}', '{}', '{}', '{}', '{}',
+                ROW(0, 0, 0, 0, 0, 0)::breaker_state);
     END IF;
     level := current_level(level, sized, instant, fence_at);
     RETURN QUERY
-    SELECT instant, level.since, level.blocked_until, level.percent, level.generation, level.slowed_at, level.windows,
-           level.tats, level.turns, level.paces, array_agg(calls.holder ORDER BY calls.holder),
+    SELECT instant, level.since, level.blocked_until, level.percent, level.generation, level.slowed_at,
+           (level.breaker).failures, (level.breaker).failed_at, (level.breaker).trips, (level.breaker).open_until,
+           (level.breaker).probe_until, (level.breaker).number, level.windows,
+           level.tats, level.turns, level.paces, level.used_windows, level.used_until, level.used_amounts, array_agg(calls.holder ORDER BY calls.holder),
            array_agg(calls.count ORDER BY calls.holder), array_agg(calls.until ORDER BY calls.holder)
       FROM in_flight_calls AS calls
-     WHERE calls.of_limit = level.of_limit AND calls.name = level.name AND calls.until > instant
+     WHERE calls.of_limit = level.of_limit AND calls.name = level.name AND calls.until > instant - expiry_grace_us()
        AND calls.since = level.since;
   END LOOP;
 END $$;

@@ -39,9 +39,10 @@ BEGIN
       EXECUTE format(
         'WITH gone AS (SELECT lane, count(*) FILTER (WHERE state = ''done'') AS done,
                               count(*) FILTER (WHERE state = ''failed'') AS failed,
-                              count(*) FILTER (WHERE state = ''cancelled'') AS cancelled FROM %I GROUP BY lane),
-              counted AS (INSERT INTO lane_changes (lane, done, failed, cancelled)
-                          SELECT lane, -done, -failed, -cancelled FROM gone)
+                              count(*) FILTER (WHERE state = ''cancelled'') AS cancelled, sum(bytes) AS bytes
+                         FROM %I GROUP BY lane),
+              counted AS (INSERT INTO lane_changes (lane, done, failed, cancelled, bytes)
+                          SELECT lane, -done, -failed, -cancelled, -bytes FROM gone)
          SELECT coalesce(sum(done + failed + cancelled), 0) FROM gone', name) INTO in_day;
       EXECUTE format('DROP TABLE %I', name);
       dropped := dropped + in_day;
@@ -51,6 +52,30 @@ BEGIN
     END;
   END LOOP;
   RETURN dropped;
+END $$;
+
+-- Delete lanes without jobs, and flows without lanes. A submission finds its lane and inserts into lane_changes in one
+-- statement, which locks the table before it looks. So nothing is being submitted while this holds its lock. Others wait
+-- for at most 20 ms.
+CREATE FUNCTION delete_empty_lanes(most integer) RETURNS void LANGUAGE plpgsql SET lock_timeout = '20ms' AS $$
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM lane_counts
+                  WHERE ready = 0 AND scheduled = 0 AND leased = 0 AND done = 0 AND failed = 0 AND cancelled = 0) THEN
+    RETURN;
+  END IF;
+  BEGIN
+    LOCK TABLE lane_changes IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM fold_lane_changes(1);
+    DELETE FROM lanes WHERE id = ANY (ARRAY(
+      SELECT empty.id FROM lanes AS empty
+       WHERE ready = 0 AND scheduled = 0 AND leased = 0 AND done = 0 AND failed = 0 AND cancelled = 0
+         AND NOT EXISTS (SELECT 1 FROM lane_changes WHERE lane = empty.id)
+       ORDER BY empty.id LIMIT most FOR UPDATE SKIP LOCKED));
+    DELETE FROM flows WHERE NOT EXISTS (SELECT 1 FROM lanes WHERE lanes.queue = flows.queue AND lanes.tenant = flows.tenant);
+  EXCEPTION
+    -- A transaction of a submitter is open. The next call tries again.
+    WHEN lock_not_available OR deadlock_detected THEN NULL;
+  END;
 END $$;
 
 -- Delete jobs that finished longer ago than `keep_us`, and expired idempotency keys: at most `most` jobs besides whole
@@ -79,6 +104,7 @@ BEGIN
       old := ARRAY(SELECT id FROM history_default WHERE finished_at <= before ORDER BY finished_at, seq LIMIT most);
     END IF;
     pruned := pruned + cardinality(discard(old));
+    PERFORM delete_empty_lanes(most);
   END IF;
   RETURN pruned;
 END $$;

@@ -21,7 +21,7 @@ RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT A
 BEGIN
   UPDATE schedules SET seen = upto, last_fire = upto WHERE name = schedule AND seen = seen_before AND NOT paused;
   IF NOT FOUND THEN
-    RETURN false;
+    RETURN await_replication();
   END IF;
   IF cardinality(ids) > 0 THEN
     PERFORM store_keyed_jobs(ids, payloads, spec_numbers, specs, keys, fingerprints, true, coalesce(at, now_us()));

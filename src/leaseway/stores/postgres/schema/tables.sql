@@ -9,8 +9,24 @@
 -- Users see "ready" and "scheduled" as one state, "pending". A scheduled job becomes ready when its time comes.
 CREATE TYPE job_state AS ENUM ('ready', 'scheduled', 'leased', 'done', 'failed', 'cancelled');
 
+-- The work of one tenant in one queue. Flows share claims; see leaseway.domain.lane.
+CREATE TABLE flows (
+  id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  queue text COLLATE "C" NOT NULL,
+  tenant text COLLATE "C" NOT NULL,
+  served_at bigint NOT NULL DEFAULT 0,
+  -- Virtual times of the fair scheduler. `vtime` is how much service the flow has received; `vfloor` is the smallest
+  -- virtual time among the flows that were waiting when this one was served; `lane_floor` is the same for its lanes.
+  vtime bigint NOT NULL DEFAULT 0,
+  vfloor bigint NOT NULL DEFAULT 0,
+  lane_floor bigint NOT NULL DEFAULT 0,
+  UNIQUE (queue, tenant)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- A lane is created with its first job, and deleted by prune when it has no job left.
 CREATE TABLE lanes (
   id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  flow integer NOT NULL,
   queue text COLLATE "C" NOT NULL,
   tenant text COLLATE "C" NOT NULL,
   needs text COLLATE "C" NOT NULL,
@@ -20,14 +36,24 @@ CREATE TABLE lanes (
   done bigint NOT NULL DEFAULT 0,
   failed bigint NOT NULL DEFAULT 0,
   cancelled bigint NOT NULL DEFAULT 0,
-  served_at bigint NOT NULL DEFAULT 0,
-  -- Virtual times of the fair scheduler; see leaseway.domain.lane. `vtime` is how much service the lane has received;
-  -- `vfloor` is the smallest virtual time among the lanes that were waiting when this one was served.
+  -- The size of all texts of the jobs: payload, cursor, progress, result and errors.
+  bytes bigint NOT NULL DEFAULT 0,
+  -- The virtual time of the lane within its flow.
   vtime bigint NOT NULL DEFAULT 0,
-  vfloor bigint NOT NULL DEFAULT 0,
+  -- Whether `ready` is above 0. The indexes refer to this column, because it changes less often than the counter.
+  has_ready boolean NOT NULL DEFAULT false,
+  -- Set while a worker knows that the gate of this lane is closed, like closed_why.
+  closed_until bigint,
+  closed_why text,
   UNIQUE (queue, tenant, needs)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX lanes_needy ON lanes (queue) WHERE needs <> '';
+-- A flow has one lane without requirements. Lanes with requirements have an index of their own that leaves out closed
+-- lanes, so that a hundred thousand of them cost nothing.
+CREATE INDEX lanes_plain ON lanes (queue) WHERE needs = '';
+CREATE INDEX lanes_gated ON lanes (queue, tenant, vtime, needs) WHERE has_ready AND needs <> '' AND closed_until IS NULL;
+CREATE INDEX lanes_closed ON lanes (closed_until) WHERE closed_until IS NOT NULL;
+-- The lanes of a tenant, and of a gate.
+CREATE INDEX lanes_of_gate ON lanes (tenant, needs);
 
 -- Changes of the counters in `lanes`. Transactions only insert here, so that they never wait for each other;
 -- fold_lane_changes adds the rows to `lanes`.
@@ -38,7 +64,8 @@ CREATE TABLE lane_changes (
   leased integer NOT NULL DEFAULT 0,
   done integer NOT NULL DEFAULT 0,
   failed integer NOT NULL DEFAULT 0,
-  cancelled integer NOT NULL DEFAULT 0
+  cancelled integer NOT NULL DEFAULT 0,
+  bytes bigint NOT NULL DEFAULT 0
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- Paused lanes: no job is claimed from them. An empty tenant stands for every tenant of the queue, including tenants
@@ -50,25 +77,30 @@ CREATE TABLE pauses (
   PRIMARY KEY (queue, tenant)
 );
 
--- Weights and caps of tenants. `starts` holds JSON that only the client reads.
+-- Weights, caps and quotas of tenants. `starts` and `quotas` hold JSON that only the client reads.
 CREATE TABLE tenants (
   name text COLLATE "C" PRIMARY KEY,
   weight integer NOT NULL,
   starts text NOT NULL,
   concurrency integer,
-  is_capped boolean NOT NULL
+  is_capped boolean NOT NULL,
+  quotas text NOT NULL
 );
 CREATE INDEX tenants_capped ON tenants (name) WHERE is_capped;
 
 CREATE SEQUENCE job_seq;
 
+-- The lane that the last visit of lanes with due jobs ended with; 0: the next visit starts with the first lane. A sequence
+-- is written without a lock that others would wait for.
+CREATE SEQUENCE promoted_upto MINVALUE 0;
+
 CREATE TABLE jobs (
   seq bigint NOT NULL DEFAULT nextval('job_seq'),
   run_at bigint NOT NULL,
   until bigint,
+  fence bigint NOT NULL DEFAULT 0,
   lane integer NOT NULL,
   attempts integer NOT NULL DEFAULT 0,
-  fence integer NOT NULL DEFAULT 0,
   state job_state NOT NULL,
   priority smallint NOT NULL,
   cancel_requested boolean NOT NULL DEFAULT false,
@@ -92,6 +124,8 @@ CREATE INDEX jobs_to_cancel ON jobs (owner) WHERE state = 'leased' AND cancel_re
 -- For listing the jobs of a small tenant beside many jobs of other tenants. Ready jobs are found by lane through
 -- jobs_ready, and leased jobs are few.
 CREATE INDEX jobs_scheduled_by_lane ON jobs (lane, id) WHERE state = 'scheduled';
+-- For promoting in turns when one lane has very many due jobs.
+CREATE INDEX jobs_due_by_lane ON jobs (lane, run_at, seq) WHERE state = 'scheduled';
 
 CREATE TABLE payloads (
   id text COLLATE "C" PRIMARY KEY,
@@ -127,7 +161,9 @@ CREATE TABLE history (
   lane integer NOT NULL,
   attempts integer NOT NULL,
   attempts_max integer NOT NULL,
-  fence integer NOT NULL,
+  -- The size of payload, cursor, progress, result and errors. The lane subtracts it when the row is deleted.
+  bytes integer NOT NULL,
+  fence bigint NOT NULL,
   state job_state NOT NULL,
   priority smallint NOT NULL,
   cancel_requested boolean NOT NULL,
@@ -171,6 +207,3 @@ CREATE TABLE schedules (
   last_fire bigint,
   paused boolean NOT NULL DEFAULT false
 );
-
-CREATE FUNCTION now_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
-RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;

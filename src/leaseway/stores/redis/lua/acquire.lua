@@ -32,13 +32,59 @@ local function concurrency_allowed(taking, now, since)
   return math.max(since + request.in_flight_grace_us - now, wait_us), free
 end
 
+-- When this much has left the window, or when to ask again because calls may end before.
+local function wait_for(missing, window, level, is_reserved, now)
+  local uses = {}
+  for _, use in ipairs(level.used) do
+    if use.window_us == window.window_us then
+      table.insert(uses, use)
+    end
+  end
+  table.sort(uses, function(one, other)
+    return one['until'] < other['until']
+  end)
+  for _, use in ipairs(uses) do
+    missing = missing - use.amount
+    if missing <= 0 then
+      local wait_us = use['until'] - now
+      return math.max(is_reserved and math.min(wait_us, IN_FLIGHT_WAIT_US) or wait_us, 1)
+    end
+  end
+  return IN_FLIGHT_WAIT_US
+end
+
+local function allowed_by_log(taking, longest, units, now, since)
+  local level = taking.level
+  local reserved = reserved_in(level)
+  for _, window in ipairs(taking.sizing.windows) do
+    local room = room_in(window, level, reserved)
+    local missing = least * taking.ask.cost - room
+    local wait_us = since + request.in_flight_grace_us - now
+    if missing > 0 then
+      wait_us = math.max(wait_us, wait_for(missing, window, level, reserved > 0, now))
+    end
+    units = math.min(units, math.floor(room / taking.ask.cost))
+    if wait_us > longest.wait_us then
+      longest = { wait_us = wait_us, why = string.format('its rate per %g s is used up', window.window_us / 1000000) }
+    end
+  end
+  return longest, units
+end
+
 -- What stands longest against this ask, and how many of it would pass now.
 local function allowed(taking, now, since)
   if taking.sizing.paused then
     return { wait_us = PAUSED_US, why = 'it is paused' }, 0
   end
   local longest = { wait_us = taking.level.blocked_until - now, why = 'the provider asked for a wait' }
-  local units = COUNT_MAX
+  local units = is_half_open(taking, now) and least or COUNT_MAX
+  local breaker_us, breaker_why = breaker_wait(taking, now)
+  if breaker_us > math.max(longest.wait_us, 0) then
+    longest = { wait_us = breaker_us, why = breaker_why }
+  end
+  if taking.sizing.is_metered then
+    return allowed_by_log(taking, longest, units, now, since)
+  end
   for _, window in ipairs(taking.sizing.windows) do
     local bucket = taking.level.buckets[window.window_us]
     local room_us = full_us(window, bucket) - math.max(bucket.tat - now, 0)
@@ -76,6 +122,11 @@ end
 
 local function spend(taking, count, now)
   local level = taking.level
+  begin_probe(taking, now, request.in_flight_us or 0)
+  if taking.sizing.is_metered then
+    reserve(level, holder, count * taking.ask.cost, now + request.in_flight_us)
+    return write(taking, now)
+  end
   for _, window in ipairs(taking.sizing.windows) do
     local bucket = level.buckets[window.window_us]
     bucket.tat = math.max(bucket.tat, now) + us(count * taking.ask.cost * bucket.permit_ns)
@@ -88,12 +139,18 @@ local function spend(taking, count, now)
 end
 
 local function granted(takings, count, now, since)
-  local lease_us, generations = math.huge, {}
+  local lease_us, generations, circuits, watched, has_breaker = math.huge, {}, {}, {}, false
   for place, taking in ipairs(takings) do
     spend(taking, count, now)
     lease_us, generations[place] = math.min(lease_us, taking.sizing.lease_us), taking.level.generation
+    circuits[place] = taking.sizing.breaker and taking.level.breaker.number or -1
+    watched[place] = taking.sizing.breaker ~= nil and taking.level.breaker.failures > 0
+    has_breaker = has_breaker or taking.sizing.breaker ~= nil
   end
-  return { 'granted', count, now, since, lease_us, generations }
+  if not has_breaker then
+    circuits, watched = {}, {}
+  end
+  return { 'granted', count, now, since, lease_us, generations, circuits, watched }
 end
 
 return answered(function(takings, now, since)

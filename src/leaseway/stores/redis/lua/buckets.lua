@@ -1,6 +1,7 @@
 -- What leaseway.domain.limits.buckets says, in Lua. Every verb's file stands behind this one and is one script with it.
 --
--- KEYS[1]   hash: whose memory this is (`identity`), and the fence (`since`)
+-- KEYS[1]   hash: whose memory this is (`identity`), the fence (`since`), and the time: it was `latest` when the server's
+--           clock said `at`
 -- KEYS[2]   hash: a limit's name to its definition, packed
 -- KEYS[3…]  a level each, packed, in the order of the asks
 -- ARGV[1]   the request, packed
@@ -16,6 +17,9 @@ local COUNT_MAX = 1000000000
 -- limit starts empty only if it is known that the limit was in use.
 local IDLE_MS = 86400000
 local TTL_MS_MAX = 2 ^ 50
+-- See leaseway.domain.store_clock. Between two calls, held time advances by a minute at most: the server's clock may have
+-- been set right meanwhile.
+local STEP_US_MAX, HELD_US_MAX, UNSEEN_US_MAX = 1000000, 3600000000, 60000000
 
 local request = cmsgpack.unpack(ARGV[1])
 
@@ -30,12 +34,29 @@ end
 
 -- -- the clock and the fence ----------------------------------------------------------------------------------------
 
+local memory = redis.call('HMGET', KEYS[1], 'identity', 'since', 'latest', 'at')
+
+local function wall_clock()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+-- The server's clock, or the time that goes on where it was when that clock was set back.
 local function clock()
   if request.now then
     return request.now
   end
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+  local wall = wall_clock()
+  local latest, at = tonumber(memory[3] or 0), tonumber(memory[4] or 0)
+  local back_us, now = latest - wall, wall
+  local is_held = back_us > STEP_US_MAX and back_us <= HELD_US_MAX
+  if is_held then
+    now = latest + math.min(math.max(math.floor((wall - at) * 9 / 10), 0), UNSEEN_US_MAX)
+  end
+  if is_held or math.abs(back_us) > STEP_US_MAX then
+    redis.call('HSET', KEYS[1], 'latest', string.format('%.0f', now), 'at', string.format('%.0f', wall))
+  end
+  return now
 end
 
 -- A restart changes the run. A failover changes the history, even if the old primary comes back later without having
@@ -48,9 +69,8 @@ end
 -- Memory that another server wrote, or this one before a restart, may lack what happened last.
 local function fenced(now)
   local here = identity()
-  local known = redis.call('HMGET', KEYS[1], 'identity', 'since')
-  local since = tonumber(known[2] or -1)
-  if known[1] == here then
+  local since = tonumber(memory[2] or -1)
+  if memory[1] == here then
     return since
   end
   since = since == now and now + 1 or now
@@ -74,14 +94,101 @@ local function slowed_ns(permit_ns, percent)
   return whole * 100 + up((permit_ns - whole * percent) * 100, percent)
 end
 
+-- -- limits that are logged: leaseway.domain.limits.sliding_log ------------------------------------------------------
+
+local LOGGED, SLICES = -1, 60
+
+local function reserved_in(level)
+  local reserved = 0
+  for _, calls in pairs(level.in_flight) do
+    reserved = reserved + calls.count
+  end
+  return reserved
+end
+
+local function room_in(window, level, reserved)
+  local room = math.floor(window.burst * level.percent / 100) - reserved
+  for _, use in ipairs(level.used) do
+    if use.window_us == window.window_us then
+      room = room - use.amount
+    end
+  end
+  return room
+end
+
+local function keep_counted(level, sizing, now)
+  local lengths, kept = {}, {}
+  for _, window in ipairs(sizing.windows) do
+    lengths[window.window_us] = true
+  end
+  for _, use in ipairs(level.used or {}) do
+    if use['until'] > now and lengths[use.window_us] then
+      table.insert(kept, use)
+    end
+  end
+  level.used = kept
+end
+
+local function log_use(level, window_us, counts_until, amount)
+  local bucket = level.buckets[window_us]
+  bucket.tat = math.max(bucket.tat, counts_until)
+  for _, use in ipairs(level.used) do
+    if use.window_us == window_us and use['until'] == counts_until then
+      use.amount = use.amount + amount
+      return
+    end
+  end
+  table.insert(level.used, { window_us = window_us, ['until'] = counts_until, amount = amount })
+end
+
+local function log_call(level, sizing, at, amount)
+  for _, window in ipairs(amount > 0 and sizing.windows or {}) do
+    local slice_us = math.max(math.floor(window.window_us / SLICES), 1)
+    log_use(level, window.window_us, (math.floor(at / slice_us) + 1) * slice_us + window.window_us, amount)
+  end
+end
+
+local function reserve(level, holder, amount, lasts_until)
+  local held = level.in_flight[holder] or { count = 0, ['until'] = 0 }
+  level.in_flight[holder] = { count = held.count + amount, ['until'] = math.max(held['until'], lasts_until) }
+end
+
+local function relog(level, sizing, now)
+  local before = level.buckets
+  local is_seen = next(before) ~= nil
+  level.buckets = {}
+  keep_counted(level, sizing, now)
+  for _, window in ipairs(sizing.windows) do
+    local bucket = before[window.window_us]
+    local is_new = not bucket or bucket.turn ~= LOGGED
+    level.buckets[window.window_us] = { tat = is_new and 0 or bucket.tat, turn = LOGGED, permit_ns = window.permit_ns }
+    local is_full = sizing.start == 'full' and not is_seen
+    local empty_until = window.window_us + ((is_seen or sizing.start == 'empty') and now or level.since)
+    if is_new and not is_full and empty_until > now then
+      log_use(level, window.window_us, empty_until, window.burst)
+    end
+  end
+  for holder, calls in pairs(level.in_flight) do
+    if calls['until'] <= now then
+      log_call(level, sizing, calls['until'], calls.count)
+      level.in_flight[holder] = nil
+    end
+  end
+  keep_counted(level, sizing, now)
+end
+
 local function paced(level, sizing, now)
+  if sizing.is_metered then
+    return relog(level, sizing, now)
+  end
   local is_seen, buckets = next(level.buckets) ~= nil, {}
   for _, window in ipairs(sizing.windows) do
     local permit_ns = slowed_ns(window.permit_ns, level.percent)
     local bucket = level.buckets[window.window_us]
-    if not bucket then
-      local empty_at = is_seen and now or level.since
-      bucket = { tat = empty_at + us(window.burst * permit_ns), turn = 0, permit_ns = permit_ns }
+    if not bucket or bucket.turn == LOGGED then
+      local is_empty = is_seen or sizing.start == 'empty'
+      local fill_us = (is_empty or sizing.start ~= 'full') and us(window.burst * permit_ns) or 0
+      bucket = { tat = (is_empty and now or level.since) + fill_us, turn = 0, permit_ns = permit_ns }
     elseif bucket.permit_ns ~= permit_ns then
       local away_us = math.ceil(math.max(bucket.tat - now, 0) * (permit_ns / bucket.permit_ns))
       -- What was used of a larger limit has left the window by then. It must not close a smaller one for months.
@@ -90,7 +197,7 @@ local function paced(level, sizing, now)
     end
     buckets[window.window_us] = bucket
   end
-  level.buckets = buckets
+  level.buckets, level.used = buckets, {}
 end
 
 local function recovered(level, sizing, now)
@@ -104,9 +211,13 @@ end
 
 local function current(level, sizing, now, since)
   if level.since ~= since then
-    level.since, level.buckets, level.in_flight = since, {}, {}
+    level.since, level.buckets, level.in_flight, level.used = since, {}, {}, {}
   end
   recovered(level, sizing, now)
+  if sizing.is_metered then
+    relog(level, sizing, now)
+    return level
+  end
   for holder, calls in pairs(level.in_flight) do
     if calls['until'] <= now then
       level.in_flight[holder] = nil
@@ -116,6 +227,63 @@ local function current(level, sizing, now, since)
   return level
 end
 
+-- -- the circuit breaker: leaseway.domain.limits.breaker -------------------------------------------------------------
+
+local OPEN_US, OPEN_US_MAX, DOUBLED_MAX = 10000000, 300000000, 5
+local FAILURES_US, PROBE_US_MIN, PROBED_US = 600000000, 10000000, 1000000
+
+local function closed_breaker(number)
+  return { failures = 0, failed_at = 0, trips = 0, open_until = 0, probe_until = 0, number = number }
+end
+
+local function is_half_open(taking, now)
+  local breaker = taking.level.breaker
+  return taking.sizing.breaker and breaker.open_until > 0 and math.max(breaker.open_until, breaker.probe_until) <= now
+end
+
+-- How long no call may leave, and why.
+local function breaker_wait(taking, now)
+  local breaker = taking.level.breaker
+  if not taking.sizing.breaker or breaker.open_until == 0 then
+    return 0
+  end
+  if breaker.open_until > now then
+    return breaker.open_until - now, 'its circuit breaker is open'
+  end
+  local probed = 'its circuit breaker is half-open, and one call probes the provider'
+  return math.min(math.max(breaker.probe_until - now, 0), PROBED_US), probed
+end
+
+local function begin_probe(taking, now, in_flight_us)
+  if is_half_open(taking, now) then
+    taking.level.breaker.probe_until = now + math.max(in_flight_us, PROBE_US_MIN)
+  end
+end
+
+local function trip(breaker, now)
+  local open_us = math.min(OPEN_US * 2 ^ math.min(breaker.trips, DOUBLED_MAX), OPEN_US_MAX)
+  breaker.trips, breaker.open_until, breaker.probe_until = breaker.trips + 1, now + open_us, 0
+  breaker.number = breaker.number + 1
+end
+
+-- How a call has ended.
+local function apply_call(taking, notice, now)
+  local breaker, threshold = taking.level.breaker, taking.sizing.breaker
+  if not threshold or notice.circuit ~= breaker.number then
+    return
+  end
+  if notice.answered then
+    taking.level.breaker = closed_breaker(breaker.number + (breaker.open_until > 0 and 1 or 0))
+  elseif notice.failed then
+    local is_row = breaker.failures > 0 and now - breaker.failed_at <= FAILURES_US
+    breaker.failures = (is_row or breaker.open_until > 0) and breaker.failures + 1 or 1
+    breaker.failed_at = now
+    if breaker.open_until > 0 or breaker.failures >= threshold then
+      trip(breaker, now)
+    end
+  end
+end
+
 local function full_us(window, bucket)
   return us(window.burst * bucket.permit_ns)
 end
@@ -123,7 +291,10 @@ end
 -- -- reading and writing --------------------------------------------------------------------------------------------
 
 local function new_level()
-  return { since = -1, blocked_until = 0, percent = 100, generation = 0, slowed_at = 0, buckets = {}, in_flight = {} }
+  return {
+    since = -1, blocked_until = 0, percent = 100, generation = 0, slowed_at = 0, buckets = {}, in_flight = {}, used = {},
+    breaker = closed_breaker(0),
+  }
 end
 
 -- The requests with their stored state, and the first limit that is not defined, if any.
@@ -152,7 +323,7 @@ end
 
 -- When nothing that is known of a level will matter any more.
 local function settled_at(level, sizing)
-  local latest = level.blocked_until
+  local latest = math.max(level.blocked_until, level.breaker.failed_at, level.breaker.open_until, level.breaker.probe_until)
   for _, bucket in pairs(level.buckets) do
     latest = math.max(latest, bucket.tat, bucket.turn)
   end

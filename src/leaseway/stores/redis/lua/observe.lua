@@ -21,6 +21,9 @@ local function throttled(taking, now)
     level.generation = level.generation + 1
   end
   paced(level, sizing, now)
+  if sizing.is_metered then
+    return
+  end
   for _, window in ipairs(sizing.windows) do
     local bucket = level.buckets[window.window_us]
     local one_permit = level.blocked_until + full_us(window, bucket) - us(bucket.permit_ns)
@@ -46,6 +49,14 @@ end
 -- Less than we thought: believed. More: not.
 local function synced(taking, now)
   local window = window_told(taking.sizing)
+  if taking.sizing.is_metered then
+    local room = room_in(window, taking.level, reserved_in(taking.level))
+    local reset_us = math.min(notice.reset_us or window.window_us, window.window_us)
+    if room > notice.remaining then
+      log_use(taking.level, window.window_us, now + reset_us, room - notice.remaining)
+    end
+    return
+  end
   local bucket = taking.level.buckets[window.window_us]
   local left_us = us(math.min(notice.remaining, window.burst) * bucket.permit_ns)
   bucket.tat = math.max(bucket.tat, now + full_us(window, bucket) - left_us)
@@ -57,6 +68,7 @@ return answered(function(takings, now, since)
     return { 'done' }
   end
   current(taking.level, taking.sizing, now, since)
+  apply_call(taking, notice, now)
   if notice.throttled then
     throttled(taking, now)
   elseif notice.remaining and taking.sizing.windows[1] then

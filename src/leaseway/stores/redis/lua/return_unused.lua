@@ -18,7 +18,7 @@ end
 return answered(function(takings, now)
   local age_us = now - request.granted_at
   for _, taking in ipairs(takings) do
-    if not is_worthless(taking, age_us) then
+    if not taking.sizing.is_metered and not is_worthless(taking, age_us) then
       credit(taking, age_us)
       write(taking, now)
     end

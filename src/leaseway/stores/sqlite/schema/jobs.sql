@@ -32,19 +32,29 @@ CREATE TABLE jobs (
   shard_key TEXT,
   cursor TEXT,
   progress TEXT,
-  payload TEXT NOT NULL,
+  -- NULL: it is in large_payloads.
+  payload TEXT,
   result TEXT,
   -- The trace context of the submission; NULL without tracing.
   trace TEXT
-);
+) STRICT;
 CREATE INDEX jobs_ready ON jobs (lane, priority DESC, run_at) WHERE state = 'ready';
 CREATE INDEX jobs_scheduled ON jobs (run_at) WHERE state = 'scheduled';
+-- For promoting in turns when one lane has very many due jobs.
+CREATE INDEX jobs_scheduled_by_lane ON jobs (lane, run_at) WHERE state = 'scheduled';
 CREATE INDEX jobs_leased ON jobs (until) WHERE state = 'leased';
 CREATE INDEX jobs_finished ON jobs (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX jobs_failed ON jobs (id) WHERE state = 'failed';
 CREATE INDEX jobs_to_cancel ON jobs (owner) WHERE state = 'leased' AND cancel_requested = 1;
 -- For lists of a small tenant among a million jobs of others. Neither column changes, so only submissions pay for it.
 CREATE INDEX jobs_of_lane ON jobs (lane, id);
+
+-- Payloads of more than a quarter of a page. SQLite writes a whole row whenever one of its columns changes, so a claim and
+-- a settlement would each write the payload again. A BLOB, because its length is known without reading it.
+CREATE TABLE large_payloads (
+  seq INTEGER PRIMARY KEY,
+  payload BLOB NOT NULL
+) STRICT;
 
 CREATE TABLE errors (
   job TEXT NOT NULL,
@@ -53,8 +63,20 @@ CREATE TABLE errors (
   code TEXT NOT NULL,
   message TEXT NOT NULL,
   traceback TEXT NOT NULL
-);
+) STRICT;
 CREATE INDEX errors_of_job ON errors (job);
+
+-- What a lane counts in `bytes`: payload, result, and the rest: cursor, progress and errors.
+CREATE VIEW job_sizes AS
+SELECT seq, id, lane, state, token, finished_at,
+       coalesce(length(CAST(payload AS BLOB)),
+                (SELECT length(payload) FROM large_payloads WHERE large_payloads.seq = jobs.seq), 0) AS payload,
+       coalesce(length(CAST(result AS BLOB)), 0) AS result,
+       coalesce(length(CAST(cursor AS BLOB)), 0) + coalesce(length(CAST(progress AS BLOB)), 0)
+       + CASE WHEN last_error_code IS NULL THEN 0
+              ELSE (SELECT coalesce(sum(length(CAST(message AS BLOB)) + length(CAST(traceback AS BLOB))), 0)
+                      FROM errors WHERE errors.job = jobs.id) END AS rest
+  FROM jobs;
 
 -- Idempotency keys. They outlive their jobs.
 CREATE TABLE keys (
@@ -64,5 +86,5 @@ CREATE TABLE keys (
   fingerprint TEXT NOT NULL,
   expires_at INTEGER NOT NULL,
   PRIMARY KEY (tenant, key)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_expiring ON keys (expires_at);

@@ -11,13 +11,13 @@ CREATE TABLE api_keys (
   expires_at INTEGER,
   revoked_at INTEGER,
   used_at INTEGER
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE api_sessions (
   hash TEXT PRIMARY KEY,
   key TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   expires_at INTEGER NOT NULL
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX api_sessions_of_key ON api_sessions (key, created_at);
 CREATE INDEX api_sessions_expiring ON api_sessions (expires_at);

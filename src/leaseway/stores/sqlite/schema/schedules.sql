@@ -8,4 +8,4 @@ CREATE TABLE schedules (
   seen INTEGER NOT NULL,
   last_fire INTEGER,
   paused INTEGER NOT NULL DEFAULT 0
-);
+) STRICT;

@@ -1,2 +1,2 @@
--- Advance the virtual time of a lane that was served, and store the floor.
-UPDATE lanes SET served_at = ?, vtime = ?, vfloor = ? WHERE id = ?
+-- Advance the virtual time of a lane that was served before other lanes of its flow.
+UPDATE lanes SET vtime = ? WHERE id = ?

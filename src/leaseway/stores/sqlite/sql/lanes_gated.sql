@@ -1,11 +1,10 @@
--- Behind which gates are jobs ready, and how many? In the order in which their lanes are served.
-SELECT needs, tenant, sum(ready)
-  FROM (SELECT needs, tenant, ready,
-               row_number() OVER (ORDER BY max(vtime, :floor), vtime, queue, tenant, needs) AS turn
-          FROM lanes LEFT JOIN tenants ON tenants.name = tenant
-         WHERE queue IN (SELECT value FROM json_each(:queues)) AND ready > 0
-           AND (:tenant IS NULL OR tenant = :tenant)
-           AND NOT EXISTS (SELECT 1 FROM pauses WHERE pauses.queue = lanes.queue AND pauses.tenant IN ('', lanes.tenant))
-           AND (needs <> '' OR is_capped = 1)
-           AND (needs, tenant) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(:closed)))
- GROUP BY needs, tenant ORDER BY min(turn) LIMIT :gates_max
+-- The first open lanes of a flow that are behind a gate and have ready jobs, in the order in which they are served.
+SELECT needs, ready
+  FROM (SELECT vtime, needs, ready FROM lanes
+         WHERE queue = :queue AND tenant = :tenant AND needs = '' AND :has_plain AND ready > 0 AND closed_until IS NULL
+        UNION ALL
+        SELECT vtime, needs, ready
+          FROM (SELECT vtime, needs, ready FROM lanes INDEXED BY lanes_gated
+                 WHERE queue = :queue AND tenant = :tenant AND ready > 0 AND needs <> '' AND closed_until IS NULL
+                 ORDER BY vtime, needs LIMIT :limit))
+ ORDER BY vtime, needs LIMIT :limit

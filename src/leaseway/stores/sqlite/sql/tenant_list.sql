@@ -1,2 +1,2 @@
 -- All tenants with settings.
-SELECT name, weight, starts, concurrency FROM tenants ORDER BY name
+SELECT name, weight, starts, concurrency, quotas FROM tenants ORDER BY name

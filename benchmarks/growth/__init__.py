@@ -1,0 +1,1 @@
+"""What changes with size: of the payloads, and of the history that is kept."""

@@ -1,0 +1,1 @@
+"""leaseway on MongoDB beside a plain loop, raw inserts and Agenda, on one server."""

@@ -1,0 +1,1 @@
+"""Blob stores: a folder, or a bucket that speaks the protocol of S3."""

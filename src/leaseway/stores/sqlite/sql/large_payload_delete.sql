@@ -1,0 +1,2 @@
+-- Delete the payload of a job that was deleted.
+DELETE FROM large_payloads WHERE seq = ?

@@ -1,1 +1,0 @@
-DELETE FROM hold_lines WHERE hold = :hold

@@ -1,0 +1,2 @@
+-- Delete records of pools that have no supervisor any more.
+DELETE FROM pools WHERE written_at < :before

@@ -1,0 +1,2 @@
+-- Remember with which lane a visit ended.
+UPDATE promotion SET upto = :upto

@@ -1,0 +1,2 @@
+-- Ask a worker to stop.
+UPDATE workers SET drain_requested = 1 WHERE name = :name

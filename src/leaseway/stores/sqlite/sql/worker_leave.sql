@@ -1,0 +1,2 @@
+-- Remove a worker that has stopped.
+DELETE FROM workers WHERE name = :name

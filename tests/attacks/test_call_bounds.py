@@ -1,0 +1,108 @@
+"""Every list that a worker's call contains has a bound of its own, so that one call costs a bounded time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+from tests.api.running_service import Served
+
+from leaseway.api.worker_protocol.validation import check_body
+from leaseway.domain.errors import BadValue
+from leaseway.domain.inspection import PAGE_MAX
+from leaseway.stores.http.protocol import LIST_BOUNDS, VERBS, Verb
+from leaseway.system import SystemIds
+
+LISTS = (inspect.ListType, inspect.VarTupleType, inspect.DictType)
+SAMPLES: dict[type, Any] = {
+    inspect.StrType: "x", inspect.IntType: 1, inspect.FloatType: 1.0, inspect.BoolType: True, inspect.DictType: {},
+}  # fmt: skip
+GUIDE = Path("docs/guides/workers-over-http.md")
+
+
+def alternatives(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def sample(kind: inspect.Type) -> Any:
+    """The smallest value of a type."""
+    kind = alternatives(kind)[0]
+    if isinstance(kind, inspect.StructType):
+        return {field.encode_name: sample(field.type) for field in kind.fields if field.required}
+    if isinstance(kind, inspect.TupleType):
+        return [sample(each) for each in kind.item_types]
+    if isinstance(kind, inspect.EnumType):
+        return next(iter(kind.cls)).value
+    if isinstance(kind, LISTS):
+        return {} if isinstance(kind, inspect.DictType) else []
+    return SAMPLES[type(kind)]
+
+
+def items(kind: inspect.Type, count: int) -> Any:
+    if isinstance(kind, inspect.DictType):
+        return {str(number): sample(kind.value_type) for number in range(count)}
+    assert isinstance(kind, inspect.ListType | inspect.VarTupleType)
+    return [sample(kind.item_type)] * count
+
+
+def list_fields(kind: inspect.Type) -> Iterator[tuple[type, str, Any]]:
+    """Struct, field, and a function of a number that makes the value around it with a list of so many items."""
+    for each in alternatives(kind):
+        if isinstance(each, inspect.StructType):
+            for field in each.fields:
+                for part in alternatives(field.type):
+                    if isinstance(part, LISTS):
+                        yield each.cls, field.name, placed(each, field.name, lambda n, part=part: items(part, n))
+                    for owner, name, made in list_fields(part):
+                        yield owner, name, placed(each, field.name, made)
+        elif isinstance(each, inspect.ListType | inspect.VarTupleType):
+            for owner, name, made in list_fields(each.item_type):
+                yield owner, name, lambda n, made=made: [made(n)]
+
+
+def placed(kind: inspect.StructType, field: str, made: Any) -> Any:
+    return lambda count: {**sample(kind), field: made(count)}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.path)
+def test_every_list_of_a_call_has_a_bound(verb: Verb[Any, Any]) -> None:
+    """A list without one is the next call that holds the write lock for a minute."""
+    for owner, field, made in list_fields(inspect.type_info(verb.body)):
+        assert field in LIST_BOUNDS.get(owner, {}), f"{verb.path}: {owner.__name__}.{field} has no bound"
+        most = LIST_BOUNDS[owner][field]
+        with pytest.raises(BadValue, match=rf"must be at most {most:,} \(are {most + 1:,}\)"):
+            check_body(msgspec.convert(made(most + 1), verb.body))
+
+
+async def test_a_call_with_too_many_items_is_refused_at_the_door(served: Served) -> None:
+    """The check must stand before the store, not only in a function."""
+    ids = [SystemIds().job() for _ in range(PAGE_MAX + 1)]
+    for path, body in (
+        ("jobs/list", {"which": {"ids": ids}}),
+        ("jobs/retry", {"limit": 1, "which": {"ids": ids}}),
+        ("jobs/discard", {"limit": PAGE_MAX + 1}),
+        ("jobs/retry", {"limit": PAGE_MAX + 1}),
+        ("wait-time", {"queues": [f"q{number}" for number in range(1_001)]}),
+    ):
+        answer = await served.client.post(f"/v1/work/{path}", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), (path, answer.text)
+
+
+async def test_the_children_of_one_exchange_are_bounded_together(served: Served) -> None:
+    """A thousand settlements with ten thousand children each would be one transaction."""
+    child = {"id": SystemIds().job(), "kind": "add", "payload": "{}"}
+    settled = {"id": SystemIds().job(), "token": "t", "state": "done", "children": [child] * 5_001}
+    answer = await served.client.post("/v1/work/exchange", json={"worker": "w", "settlements": [settled] * 2})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), answer.text
+    assert "children" in answer.json()["detail"]
+
+
+def test_the_guide_states_the_bounds() -> None:
+    """The author of a worker in another language cannot guess them."""
+    text = GUIDE.read_text("utf-8")
+    for owner, fields in LIST_BOUNDS.items():
+        for field, most in fields.items():
+            rows = [line for line in text.splitlines() if line.startswith("|") and f"`{field}`" in line]
+            assert any(f"{most:,}" in row for row in rows), f"{owner.__name__}.{field}: {most:,}"

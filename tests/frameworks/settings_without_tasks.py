@@ -1,0 +1,3 @@
+"""Settings that do not name the backend."""
+
+SECRET_KEY = "only for tests"
