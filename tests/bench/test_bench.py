@@ -49,7 +49,7 @@ def test_bench_refuses_a_store_that_it_cannot_measure(store: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["drain", "submit"])  # the other cases consist of the same parts
+@pytest.mark.parametrize("case", [pytest.param("drain", marks=pytest.mark.campaign), "submit"])
 def test_a_quick_run_of_the_benchmarks_ends_with_its_figures(case: str) -> None:
     """Otherwise a broken benchmark would be noticed only when a release needs its figures."""
     if case == "drain" and not find_spec("huey"):
@@ -59,7 +59,7 @@ def test_a_quick_run_of_the_benchmarks_ends_with_its_figures(case: str) -> None:
     assert f"./dev bench --quick {case}" in answer.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", ["idle", "crowd"])  # the other cases consist of the same parts
 def test_a_quick_run_on_postgresql_ends_with_its_figures(case: str) -> None:
     """The published comparison is about PostgreSQL, so its benchmark must work as well."""
@@ -71,7 +71,7 @@ def test_a_quick_run_on_postgresql_ends_with_its_figures(case: str) -> None:
     assert "PostgreSQL 1" in answer.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("case", ["submit"])  # the other cases consist of the same parts
 def test_a_quick_run_on_mongodb_ends_with_its_figures(case: str) -> None:
     """A contestant that is set up wrongly stops it, and no figure is written by hand."""
@@ -81,7 +81,7 @@ def test_a_quick_run_on_mongodb_ends_with_its_figures(case: str) -> None:
     assert "MongoDB " in answer.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_quick_run_with_calls_ends_with_its_figures() -> None:
     """Each contestant must make every call, or its rate would be that of something else."""
     answer = ran([sys.executable, "-m", "benchmarks", "--quick", "clients", "metered"])
@@ -90,7 +90,7 @@ def test_a_quick_run_with_calls_ends_with_its_figures() -> None:
     assert "with limit and budget" in answer.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("case", "figure"),
     [

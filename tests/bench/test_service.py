@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 JOBS = 600
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the processor time of processes is read from /proc")
 def test_a_quick_run_of_the_suite_ends_with_its_figures() -> None:
     """Otherwise a broken benchmark would be noticed only when a release needs its figures."""
