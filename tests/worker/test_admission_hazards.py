@@ -543,16 +543,24 @@ async def test_a_tenant_whose_caps_are_removed_starts_again(app: App) -> None:
 async def test_a_limiter_that_was_emptied_learns_a_tenants_caps_again(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its caps the tenant's jobs would never start."""
-    monkeypatch.setattr(admission, "UNKNOWN_SECONDS", 0.1)
+    """Without its caps the tenant's jobs would never start. The worker asks again at once: a limiter that loses its
+    state must not delay every capped tenant."""
+    monkeypatch.setattr(admission, "UNKNOWN_SECONDS", 3_600.0)
     await app.set_tenant("acme", concurrency=1)
 
     @app.job
     async def work() -> None: ...
 
-    assert await app._world.limiter.definitions.forget("tenant:acme")
-    job = await worked(app, await work.options(tenant="acme").submit())
-    assert job.state is State.DONE
+    @app.job(limits=[Limit("maps", LONG)])
+    async def fetch(ctx: Context) -> None:
+        async with ctx.call():
+            pass
+
+    for kind in (work, fetch):
+        assert await app._world.limiter.definitions.forget("tenant:acme")
+        job = await worked(app, await kind.options(tenant="acme").submit())
+        assert job.state is State.DONE
+    assert "tenant:acme" in {each.name for each, _ in await app._world.limiter.definitions.all()}
 
 
 async def test_jobs_that_wait_for_a_slow_limit_cost_few_looks(app: App) -> None:

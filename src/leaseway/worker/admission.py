@@ -22,7 +22,7 @@ from itertools import islice
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.exchange import CLOSED_US_MAX, GATES_MAX, LANES_MAX, WHY_LENGTH_MAX, Admit, Closing, Gate, Gated
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import CONCURRENCY_REACHED, Granted, Never, Wait
+from leaseway.domain.limits.buckets import CONCURRENCY_REACHED, Granted, Never, Verdict, Wait
 from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.requirements import readable_needs
 from leaseway.domain.tenant import Tenant
@@ -294,9 +294,9 @@ class Admission:
             if not requests or count < 1:
                 state.permits = [NO_PERMIT] * count
                 return count
-            verdict, sent_at = await self._limiter.grant(requests, count)
+            verdict, sent_at = await self._grant(state, requests, count)
         except LeasewayError as error:
-            await self._close_after_error(state, error)
+            self._close_after_error(state, error)
             return 0
         match verdict:
             case Granted(count=granted):
@@ -311,20 +311,25 @@ class Admission:
                 self._close(state, CLOSED_SECONDS_MAX, why, is_shared=True)
         return 0
 
-    async def _close_after_error(self, state: GateState, error: LeasewayError) -> None:
-        if isinstance(error, UnknownLimit):
-            # The limits may have moved to a new store. Declare the limits of tenants again.
-            capped = [tenant.definition() for tenant in self._tenants.values() if tenant.is_capped]
-            await self._limiter.declare(capped)
-            self._environment.events.emit("limit_unknown", error=error)
-            self._close(state, UNKNOWN_SECONDS, str(error), is_shared=True)
-        elif isinstance(error, TransientError):
+    async def _grant(self, state: GateState, requests: PermitRequests, count: int) -> tuple[Verdict, float]:
+        try:
+            return await self._limiter.grant(requests, count)
+        except UnknownLimit:
+            # The limiter has lost its definitions. Those of the code were declared again, the caps of tenants were not.
+            if (tenant := self._tenants.get(state.gate.tenant)) is None or not tenant.is_capped:
+                raise
+            await self._limiter.declare([tenant.definition()])
+        return await self._limiter.grant(requests, count)
+
+    def _close_after_error(self, state: GateState, error: LeasewayError) -> None:
+        if isinstance(error, TransientError):
             # It is not known how much was used: nothing starts, and no job fails. Other workers may reach the limiter.
             self._environment.events.emit("limiter_unavailable", error=error)
-            self._close(state, self._limiter.pause_seconds(5), "the limiter cannot be reached")
-        else:
-            # An operator has to fix this. Jobs behind other gates continue.
-            self._close(state, UNKNOWN_SECONDS, str(error))
+            return self._close(state, self._limiter.pause_seconds(5), "the limiter cannot be reached")
+        # An operator has to fix this. Jobs behind other gates continue.
+        if is_unknown := isinstance(error, UnknownLimit):
+            self._environment.events.emit("limit_unknown", error=error)
+        self._close(state, UNKNOWN_SECONDS, str(error), is_shared=is_unknown)
 
     async def _expected(self, state: GateState) -> int:
         """Permits of short windows would expire before the call, so they are taken by the call itself. Here the worker
@@ -340,8 +345,7 @@ class Admission:
 
     async def _budget_wait_seconds(self, state: GateState) -> float:
         """How long until all budgets have something left; 0 if they have it now."""
-        budgets = readable_needs(state.gate.needs).budgets
-        if not budgets:
+        if not (budgets := readable_needs(state.gate.needs).budgets):
             return 0.0
         return await self._environment.ledger.reads.wait_us(budgets) / SECOND_US
 
@@ -361,8 +365,7 @@ class Admission:
         if is_outdated:
             self._tenants_at = float("-inf")
         try:
-            tenants = await self._environment.store.tenants.all()
-            self._tenants = {tenant.name: tenant for tenant in tenants}
+            self._tenants = {tenant.name: tenant for tenant in await self._environment.store.tenants.all()}
             self._tenants_at = self._now()
         except LeasewayError as error:
             self._environment.events.emit("store_unavailable", doing="read tenants", error=error)
