@@ -9,8 +9,10 @@ from fastapi import Request
 from tests.api.keys import bearer, key_for
 from tests.api.running_service import run_service
 
-from leaseway import App
+from leaseway import App, deadlines
 from leaseway.api.routing import Authenticated, FastRoutes, Routes, route_descriptions
+from leaseway.api.service import Service
+from leaseway.api.settings import ServiceSettings
 from leaseway.api.submit_batcher import SubmitBatcher
 from leaseway.domain.errors import KeyConflict, StoreFull
 from leaseway.domain.identity import Scope
@@ -180,3 +182,41 @@ async def test_only_routes_of_the_application_are_served_and_described(tmp_path:
     async with run_service(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         assert (await served.client.post("/v1/stray")).status_code == 404
         assert "POST /v1/stray" not in route_descriptions(served.api.routes)
+
+
+async def test_a_service_ends_although_a_driver_swallows_a_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pymongo may on Python 3.11. A service that waited for such a task would have to be killed at every restart."""
+    monkeypatch.setattr(deadlines, "CANCEL_AGAIN_SECONDS", 0.01)
+    swallowed: set[str] = set()
+
+    def stubborn(name: str) -> asyncio.Task[None]:
+        async def run() -> None:
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    if name in swallowed:
+                        raise
+                    swallowed.add(name)
+
+        return asyncio.get_running_loop().create_task(run())
+
+    async with App("memory://") as app, asyncio.timeout(60):
+        service = Service(app, ServiceSettings(imports=str(tmp_path), auth=True))
+        await service.open()
+        owners = {
+            "_bringing_forward": service,
+            "_renewing": service.rate_limits[0],
+            "_task": service.job_waits,
+            "_task ": service.import_monitor,
+        }
+        replaced = [getattr(owner, name.strip()) for name, owner in owners.items()]
+        for task in filter(None, replaced):
+            task.cancel()
+        for name, owner in owners.items():
+            setattr(owner, name.strip(), stubborn(name))
+        await asyncio.sleep(0)
+        await service.close()
+    assert swallowed == set(owners)

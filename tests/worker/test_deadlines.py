@@ -1,12 +1,13 @@
 """The deadlines of calls share one timer, and each of them still ends its call in time."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from leaseway.deadlines import NEVER, Deadlines
+from leaseway.deadlines import NEVER, Deadlines, SwallowedCancels, cancel_and_wait, running_beside
 from leaseway.virtual_time.loop import SimLoop
 
 
@@ -122,5 +123,88 @@ def test_a_deadline_that_passed_does_not_cancel_what_follows() -> None:
         assert not task.cancelling()
         with deadlines.after(10):
             await asyncio.sleep(5)
+
+    run(test)
+
+
+# -- cancellations that a library swallows -----------------------------------------------------------------------------
+
+
+async def run_for_ever(swallowed: list[str], name: str = "") -> None:
+    """Like a task whose driver swallows the first cancellation."""
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if name in swallowed:
+                raise
+            swallowed.append(name)
+
+
+def test_tasks_are_cancelled_until_they_end() -> None:
+    """A service that waits for one of them could never be restarted."""
+
+    async def test(loop: CountingLoop) -> None:
+        swallowed: list[str] = []
+        tasks = [loop.create_task(run_for_ever(swallowed, name)) for name in "ab"]
+        await asyncio.sleep(0)
+        await cancel_and_wait(*tasks, None)
+        assert (sorted(swallowed), [task.cancelled() for task in tasks]) == (["a", "b"], [True, True])
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [None, ValueError, asyncio.CancelledError])
+def test_what_runs_beside_a_body_ends_with_it(error: type[BaseException] | None) -> None:
+    """However the body ends: a worker that was cancelled must end as well as one that was drained."""
+
+    async def test(_: CountingLoop) -> None:
+        swallowed: list[str] = []
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            async with running_beside([run_for_ever(swallowed)]):
+                await asyncio.sleep(0)
+                if error is not None:
+                    raise error
+        assert swallowed == [""]
+
+    run(test)
+
+
+def test_an_error_beside_a_body_ends_the_body() -> None:
+    """A worker whose heartbeats have failed for good must not go on without them."""
+
+    async def fail() -> None:
+        raise ValueError("defect")
+
+    async def test(_: CountingLoop) -> None:
+        with pytest.raises(ValueError, match="defect"):
+            async with running_beside([fail()]):
+                await asyncio.Event().wait()
+
+    run(test)
+
+
+def test_a_swallowed_cancellation_of_the_own_task_is_noticed() -> None:
+    """The call that swallowed it returns as if nothing had happened."""
+
+    async def swallow() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    async def test(_: CountingLoop) -> None:
+        cancels = SwallowedCancels()
+        cancels.start()
+        cancels.check()
+
+        async def call_with_deadline() -> None:
+            async with asyncio.timeout(1):
+                await swallow()
+                cancels.check()
+
+        with pytest.raises(TimeoutError):
+            await call_with_deadline()
+        cancels.check()
 
     run(test)

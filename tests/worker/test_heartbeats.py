@@ -1,8 +1,11 @@
 """A worker reports itself to the store, and stops if an operator asks it to."""
 
 import asyncio
+from typing import Any
 
-from leaseway import App
+import pytest
+
+from leaseway import App, TransientError
 from leaseway.domain.ids import WorkerId
 from leaseway.domain.workers import BEAT_SECONDS, LOST_AFTER_US, Heartbeat, HeartbeatReply, WorkerState
 from leaseway.ports.store import require_workers
@@ -110,3 +113,32 @@ async def test_a_worker_ends_although_a_driver_swallows_its_cancellation() -> No
             worker.drain()
             await running
         assert swallowed
+
+
+@pytest.mark.parametrize("where", ["heartbeat", "exchange", "failed exchange"])
+async def test_a_cancelled_worker_ends_although_a_driver_swallows_the_cancellation(where: str) -> None:
+    """A program that cancels its worker waits for it. The task of the worker itself may be in the call."""
+    async with App("memory://") as app:
+        store, called, swallowed = await app.store(), asyncio.Event(), asyncio.Event()
+        owner, name = (require_workers(store), "beat") if where == "heartbeat" else (store.jobs, "exchange")
+        send = getattr(owner, name)
+
+        async def swallow_one(call: Any) -> Any:
+            if not called.is_set():
+                called.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    swallowed.set()
+            if where == "failed exchange":
+                raise TransientError("the store is away")
+            return await send(call)
+
+        setattr(owner, name, swallow_one)
+        running = asyncio.ensure_future(app.run_worker(queues=["default"]))
+        async with asyncio.timeout(60):
+            await called.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        assert swallowed.is_set()

@@ -21,6 +21,7 @@ from leaseway.api.settings import ServiceSettings
 from leaseway.api.submit_batcher import SubmitBatcher
 from leaseway.api.tenant_quotas import TenantQuotas
 from leaseway.app import App
+from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Role
 from leaseway.scaling.pools import PoolMonitor, parse_pools
@@ -94,9 +95,7 @@ class Service:
 
     async def close(self) -> None:
         self.stopping.set()
-        if self._bringing_forward is not None:
-            self._bringing_forward.cancel()
-            await asyncio.gather(self._bringing_forward, return_exceptions=True)
+        await cancel_and_wait(self._bringing_forward)
         await self.job_waits.close()
         await self.live.close()
         await self.submitter.close()

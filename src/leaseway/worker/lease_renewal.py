@@ -17,8 +17,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
+from leaseway.deadlines import RepeatedCancel
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import SETTLEMENTS_MAX, Exchange, HeldLease
 from leaseway.domain.history.rows import HistoryRow
@@ -36,7 +36,6 @@ CHECK_SECONDS = 0.2
 RENEW_AFTER = 1 / 3
 """The age, as a share of its length, at which a lease is renewed."""
 FIRST_BEAT_SECONDS = 1.0
-CANCEL_AGAIN_SECONDS = 2.0
 BEAT_OVERDUE_SECONDS = 1.5 * BEAT_SECONDS
 RECORD_SECONDS_MAX = 60.0
 BATCH_MAX = SETTLEMENTS_MAX
@@ -258,28 +257,6 @@ class Heartbeats:
                 await self._record()
                 if self._is_listed and self._registry is not None:
                     await self._registry.leave(worker)
-
-
-class RepeatedCancel:
-    """Cancels tasks that run until they are cancelled, again and again until `close`.
-
-    A library may swallow a cancellation. `asyncio.wait_for` of Python 3.11 does if its call ends at the same moment,
-    and pymongo writes with it. A worker whose side tasks went on would never end.
-    """
-
-    def __init__(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        self._tasks, self._loop = list(tasks), asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._cancel()
-
-    def _cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._timer = self._loop.call_later(CANCEL_AGAIN_SECONDS, self._cancel)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 @asynccontextmanager

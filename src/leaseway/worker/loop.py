@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from leaseway.deadlines import SwallowedCancels, running_beside
 from leaseway.domain.errors import LeasewayError, TransientError, UsageError
 from leaseway.domain.exchange import CLAIM_MAX, Admit, Exchange, ExchangeReply, Wants
 from leaseway.domain.ids import JobId
@@ -41,7 +42,7 @@ from leaseway.worker.environment import (
     jitter,
     pause,
 )
-from leaseway.worker.lease_renewal import Heartbeats, LeaseRenewal, RepeatedCancel, renew_in_thread
+from leaseway.worker.lease_renewal import Heartbeats, LeaseRenewal, renew_in_thread
 from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.poll import Poll
 from leaseway.worker.run_handler import HandlerRunner, read_origins
@@ -83,6 +84,7 @@ class Worker:
         self._heartbeats = Heartbeats(environment.store, environment.clock, self._describe, self._settlements.tally)
         self._stop_at: float | None = None
         self._is_leaving, self._is_clean = False, True
+        self._cancels = SwallowedCancels()
         self._exchanged_at = environment.clock.monotonic()
         self._prefetch = Prefetch(self._exchanged_at)
 
@@ -91,6 +93,7 @@ class Worker:
     async def run(self) -> WorkerSummary:
         """Work until drained, or until all jobs are done if the settings say so."""
         self._environment.events.emit("worker_started", worker=self.id, queues=",".join(self._settings.queues))
+        self._cancels.start()
         loop = asyncio.get_running_loop()
 
         def halt(attempt: Attempt, why: Stop) -> None:
@@ -159,23 +162,15 @@ class Worker:
         return self._stop_at is not None
 
     async def _live(self) -> None:
-        ending = contextlib.ExitStack()
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(task) for task in self._side_tasks()]
-                try:
-                    await self._loop()
-                except BaseException:
-                    # Results must reach the store even if something failed or the worker was cancelled.
-                    with contextlib.suppress(LeasewayError):
-                        await self._leave()
-                    raise
-                await self._leave()
-                ending.callback(RepeatedCancel(tasks).close)
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            ending.close()
+        async with running_beside(self._side_tasks()):
+            try:
+                await self._loop()
+            except BaseException:
+                # Results must reach the store even if something failed or the worker was cancelled.
+                with contextlib.suppress(LeasewayError):
+                    await self._leave()
+                raise
+            await self._leave()
 
     def _side_tasks(self) -> list[Coroutine[Any, Any, None]]:
         prune = partial(maintenance.prune_jobs, self._environment, self._settings.keep_us)
@@ -202,6 +197,7 @@ class Worker:
 
     async def _loop(self) -> None:
         while not self._is_over():
+            self._cancels.check()
             self._wake.clear()
             if self.is_draining:
                 self._slots.release_prefetched()
@@ -227,6 +223,7 @@ class Worker:
         """Stop the running handlers and settle everything. Jobs that stop at once are settled without waiting for those
         that take longer."""
         self._is_leaving = True
+        self._cancels.start()
         self._slots.release_prefetched()
         patience_at = self._environment.clock.monotonic() + STUBBORN_SECONDS
         self._slots.halt_all()
@@ -248,6 +245,7 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._settlements:
+                    self._cancels.check()
                     await self._exchange(Exchange(self.id, self._settlements.take()))
 
     def _summary(self) -> WorkerSummary:
@@ -343,6 +341,7 @@ class Worker:
                 if self._is_out_of_time(STUBBORN_SECONDS) and not self._is_leaving:
                     raise
             await pause(self._environment, failures)
+            self._cancels.check()
             call = Exchange(call.worker, call.settlements, self._wants_again(call.wants), repeat=True)
 
     def _wants_again(self, wants: Wants | None) -> Wants | None:

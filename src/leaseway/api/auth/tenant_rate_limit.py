@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
+from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.identity import ANY_TENANT, Caller, Role
 from leaseway.domain.ids import SECOND_US
@@ -308,9 +309,7 @@ class TenantRateLimit:
         self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
 
     async def close(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
+        await cancel_and_wait(self._renewing)
         for quota in self._quotas.values():
             await quietly(quota.release_all)
 

@@ -22,6 +22,7 @@ from leaseway.api.schemas.imports import (
     report_document,
 )
 from leaseway.api.ttl_cache import TtlCache
+from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow
 from leaseway.imports.run.progress import RATE_SECONDS, ProgressTracker, RunSnapshot, tightest
@@ -125,10 +126,7 @@ class ImportMonitor:
         self._task = asyncio.get_running_loop().create_task(self._poll())
 
     async def close(self) -> None:
-        tasks = [*([self._task] if self._task else []), *self._finishing.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(self._task, *self._finishing.values())
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

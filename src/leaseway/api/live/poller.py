@@ -17,6 +17,7 @@ from leaseway.api.live.change_log import MARGIN_US, OPERATOR_KINDS, ChangeLog, E
 from leaseway.api.live.snapshot import TENANT_KINDS, PolledJobs, SnapshotReader, StoreReading
 from leaseway.api.schemas.imports import ImportProgressDocument
 from leaseway.api.settings import LiveSettings
+from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.lane import share
@@ -157,10 +158,7 @@ class Poller:
 
     async def close(self) -> None:
         self._end_all()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await cancel_and_wait(self._task)
 
     # -- polling ----------------------------------------------------------------------------------------------------
 

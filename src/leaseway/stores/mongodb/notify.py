@@ -7,11 +7,11 @@ follows the stream while a worker waits, and a while longer, because opening a s
 """
 
 import asyncio
-import contextlib
 import time
 
 from pymongo.asynchronous.change_stream import AsyncChangeStream
 
+from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.stores.mongodb.database import JobDatabase
 from leaseway.stores.mongodb.documents import PENDING, Doc
@@ -90,6 +90,4 @@ class MongoNotifications:
         """The task of another event loop ends with that loop."""
         follower, self._follower = self._follower, None
         if follower is not None and follower.get_loop() is asyncio.get_running_loop():
-            follower.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await follower
+            await cancel_and_wait(follower)
