@@ -186,6 +186,21 @@ async def test_the_names_of_a_tenants_worker_take_little_room(
     assert found.beat.kinds == found.beat.queues == tuple(kinds[: NAMES_CHARS_MAX // 194])
 
 
+async def test_the_estimates_of_a_tenants_worker_take_little_room(
+    served_with_keys: Served, worker: httpx2.AsyncClient
+) -> None:
+    """They are listed with the names: a megabyte in each of five hundred heartbeats would be read by every list."""
+    estimates = [{"kind": f"{n:03}{'k' * 190}", "limit": "tpm", "share": 1, "calls": 20} for n in range(100)]
+    assert (await worker.post(BEAT, json={**BEATS, "estimates": estimates})).is_success
+    (found,) = await require_workers(served_with_keys.service.world.store).all()
+    assert [each.kind for each in found.beat.estimates] == [
+        each["kind"] for each in estimates[: NAMES_CHARS_MAX // 196]
+    ]
+    for wrong in ({"kind": "\x1b[2J"}, {"limit": "x" * 300}, {"share": 2**62}, {"calls": -1}):
+        reply = await worker.post(BEAT, json={**BEATS, "estimates": [{**estimates[0], **wrong}]})
+        assert (reply.status_code, "estimates" in reply.text) == (422, True), wrong
+
+
 @pytest.mark.parametrize("field", ["host", "version"])
 async def test_a_worker_reports_no_text_that_a_terminal_obeys(
     served_with_keys: Served, worker: httpx2.AsyncClient, field: str

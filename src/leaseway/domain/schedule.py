@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.validators import check_name
 
 MISSED_MAX = 100
 """The most missed fires that `Missed.ALL` makes up for; older ones are dropped."""
@@ -51,7 +52,9 @@ FOLD_MAX = timedelta(hours=3)
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Refuse an invalid cron expression or time zone."""
+    """Refuse invalid names, an invalid cron expression or time zone."""
+    check_name("cron: name", schedule.name)
+    check_name(f"cron {schedule.name}: kind", schedule.kind)
     try:
         zone = ZoneInfo(schedule.tz)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

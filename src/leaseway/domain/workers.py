@@ -30,8 +30,8 @@ KINDS_MAX = 1_000
 """The most kinds that a heartbeat names."""
 
 NAMES_CHARS_MAX = 4_000
-"""The most characters of all queues, and of all kinds, that are listed for a worker of one tenant: all listed workers
-are read at once."""
+"""The most characters of all queues, of all kinds, and of all estimates that are listed for a worker of one tenant: all
+listed workers are read at once."""
 
 
 class WorkerState(StrEnum):
@@ -69,8 +69,14 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
 
 
 def bound_names(beat: Heartbeat) -> Heartbeat:
-    """The heartbeat with its first queues and kinds only, as many as are listed."""
-    return replace(beat, queues=first_names(beat.queues), kinds=first_names(beat.kinds))
+    """The heartbeat with its first queues, kinds and estimates only, as many as are listed."""
+    named = first_names(tuple(each.kind + each.limit for each in beat.estimates))
+    return replace(
+        beat,
+        queues=first_names(beat.queues),
+        kinds=first_names(beat.kinds),
+        estimates=beat.estimates[: len(named)],
+    )
 
 
 def first_names(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from leaseway.api.request_body import PARSERS
 from leaseway.domain import schedule, tenant
 from leaseway.domain.budgets import budget
+from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.encryption import is_encrypted, read_envelope
 from leaseway.domain.errors import BadCiphertext, BadValue
 from leaseway.domain.exchange import CHILDREN_MAX, CLAIM_MAX, WHY_LENGTH_MAX, Exchange, Gate, Wants
@@ -22,6 +23,7 @@ from leaseway.domain.history.rows import HISTORY_ID_BYTES_MAX, TIMES_US
 from leaseway.domain.inspection import PAGE_MAX
 from leaseway.domain.job import LEASE_US_MAX, LEASE_US_MIN, Failure, NewJob, Settlement, State
 from leaseway.domain.limits import limit as limits
+from leaseway.domain.limits.learnt_use import CALLS_MAX, SCALE
 from leaseway.domain.limits.validation import check_requests
 from leaseway.domain.redact import NO_SECRETS
 from leaseway.domain.requirements import NEEDS_BYTES_MAX
@@ -236,6 +238,10 @@ def heartbeat(body: Heartbeat) -> None:
     for field in ("pid", "slots", "used", "waiting"):
         check_int(field, getattr(body, field), 0, VERSION_MAX)
     check_span("uptime_us", body.uptime_us)
+    for each in body.estimates:
+        check_names("estimates", (each.kind, each.limit))
+        check_int("estimates.share", each.share, 0, SCALE)
+        check_int("estimates.calls", each.calls, 0, CALLS_MAX)
 
 
 def history_rows(body: messages.RecordRequest) -> None:
@@ -282,14 +288,29 @@ def fire(body: messages.FireRequest) -> None:
 # -- limits and budgets ---------------------------------------------------------------------------------------------
 
 
+def calls(body: messages.AcquireRequest | messages.EndCallsRequest | messages.RenewCallsRequest) -> None:
+    check_requests(body.asks)
+    if body.holder:
+        check_name("holder", body.holder)
+
+
 def give_back(body: messages.ReturnUnusedRequest) -> None:
     check_requests(body.granted.asks)
     if len(body.granted.generations) != len(body.granted.asks):
         raise BadValue("granted", "must be given back as it was granted")
 
 
-def owner(body: HoldRequest | SettleHoldRequest) -> None:
-    check_text("owner", body.owner, NAME_LENGTH_MAX)
+def hold(body: HoldRequest | SettleHoldRequest) -> None:
+    check_name("id", body.id)
+    if body.owner:
+        check_name("owner", body.owner)
+    if isinstance(body, HoldRequest):
+        charges(charge for charge, _ in body.lines)
+
+
+def charges(values: Iterable[Charge]) -> None:
+    for charge in values:
+        check_names("charges", (charge.name, charge.budget))
 
 
 def step_limit(body: Any) -> None:
@@ -352,10 +373,15 @@ CHECKS: dict[type, Callable[[Any], object]] = {
     messages.BookedRequest: booked,
     messages.BookedForRequest: booked_for,
     messages.JobRequest: lambda body: check_name("job", body.job),
-    messages.AcquireRequest: lambda body: check_text("holder", body.holder, NAME_LENGTH_MAX),
-    HoldRequest: owner,
-    SettleHoldRequest: owner,
-    messages.PostRequest: lambda body: check_each(owner, (*body.holds, *body.settlements)),
+    messages.AcquireRequest: calls,
+    messages.EndCallsRequest: calls,
+    messages.RenewCallsRequest: calls,
+    messages.ObserveRequest: lambda body: check_names("notice", (body.notice.name, body.notice.limit)),
+    messages.LevelsRequest: lambda body: check_each(lambda ask: check_names("asks", (ask.name, ask.limit)), body.asks),
+    HoldRequest: hold,
+    SettleHoldRequest: hold,
+    messages.PostRequest: lambda body: check_each(hold, (*body.holds, *body.settlements)),
+    messages.BudgetWaitRequest: lambda body: charges(body.charges),
     messages.ReservedRequest: lambda body: check_name("prefix", body.prefix),
     messages.HoldIdRequest: lambda body: check_name("id", body.id),
     messages.CorrectHoldRequest: lambda body: check_name("id", body.id),

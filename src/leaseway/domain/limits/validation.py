@@ -19,6 +19,7 @@ def check_requests(asks: Sequence[PermitRequest]) -> None:
     check_int("asks: their number", len(asks), 1, PERMIT_REQUESTS_MAX)
     for ask in asks:
         check_name("ask: name", ask.name)
+        check_name(f"ask {ask.name}: limit", ask.limit)
         check_int(f"ask {ask.name}: cost", ask.cost, 1, COUNT_MAX)
     if len({ask.name for ask in asks}) < len(asks):
         raise BadValue("asks", "name a limit twice; add up what it costs")
