@@ -1,6 +1,7 @@
 """Supervisors of one pool agree through its record: together they run what the pool needs, and never twice of it."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -116,6 +117,17 @@ def test_an_agreement_survives_its_record_and_a_broken_record_counts_as_none() -
     agreed = agree(PoolAgreement(), share("a"), load(200), SETTINGS, 5.0)
     assert parse_agreement(format_agreement(agreed)) == agreed
     assert parse_agreement("{") == parse_agreement('{"state": 1}') == PoolAgreement()
+
+
+@pytest.mark.parametrize("field", ["workers", "live", "workers_min", "workers_max"])
+@pytest.mark.parametrize("number", [2**62, 10**7, -1])
+def test_a_record_with_numbers_that_no_fleet_has_counts_as_none(field: str, number: int) -> None:
+    """To share out 10 million workers took minutes, in the event loop of every supervisor and service."""
+    fleet = {"name": "a", "workers": 1, "workers_min": 0, "workers_max": 9, "seen_at": 1.0, field: number}
+    assert parse_agreement(json.dumps({"fleets": [fleet]})) == PoolAgreement()
+    fine = {**fleet, field: 3}
+    assert parse_agreement(json.dumps({"fleets": [fine]})) != PoolAgreement()
+    assert parse_agreement(json.dumps({"fleets": [fine] * (FLEETS_MAX + 1)})) == PoolAgreement()
 
 
 def test_an_agreement_is_bounded() -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 
 from leaseway.domain.encryption import NO_KEYS, Encryption
-from leaseway.domain.errors import BadValue, TransientError, UsageError
+from leaseway.domain.errors import BadValue, LeasewayError, TransientError, UsageError
 from leaseway.domain.history.rows import (
     BACKLOG,
     HISTORY_PAGE,
@@ -160,8 +160,16 @@ async def prune_jobs(environment: Environment, keep_us: int) -> int:
     if total:
         environment.events.emit("pruned", jobs=total)
     if environment.blobs.is_on and environment.chance.random() < SWEEP_SHARE:
-        await sweep(environment.blobs, environment.store, environment.clock.wall_us())
+        await sweep_blobs(environment)
     return total
+
+
+async def sweep_blobs(environment: Environment) -> None:
+    """A bucket that refuses its list must not end workers, which may need none of its blobs."""
+    try:
+        await sweep(environment.blobs, environment.store, environment.clock.wall_us())
+    except LeasewayError as error:
+        environment.events.emit("store_unavailable", doing="sweep blobs", error=error)
 
 
 async def maintain_budgets(environment: Environment) -> None:

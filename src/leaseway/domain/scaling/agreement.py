@@ -5,14 +5,14 @@ others take their share. A fleet that falls silent loses its share to the others
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from leaseway.domain.scaling.decision import NEVER, ScalingDecision, ScalingState, clamp, decide_workers
-from leaseway.domain.scaling.demand import PoolObservation, ScalingSettings
+from leaseway.domain.scaling.demand import WORKERS_MAX, PoolObservation, ScalingSettings
 
 SILENT_SECONDS = 30.0
 """A fleet that has not written for this long has ended, and its workers have noticed it."""
@@ -20,18 +20,20 @@ LISTED_SECONDS = 120.0
 """How long fleets are shown after their last sign. An orchestrator asks every 15 to 30 seconds."""
 FLEETS_MAX = 100
 DECISIONS_MAX = 20
+WorkerCount = Annotated[int, Meta(ge=0, le=WORKERS_MAX)]
+"""Checked when a record is read. To share out the workers of a damaged one could take for ever."""
 
 
 class FleetShare(Struct, frozen=True, kw_only=True):
     """One fleet of a pool. Times are in seconds, on the store's clock."""
 
     name: str
-    workers: int = 0
+    workers: WorkerCount = 0
     """How many it should run."""
-    live: int | None = None
+    live: WorkerCount | None = None
     """How many it runs; workers that drain are not counted. None: it does not know."""
-    workers_min: int
-    workers_max: int
+    workers_min: WorkerCount
+    workers_max: WorkerCount
     seen_at: float
 
 
@@ -46,7 +48,7 @@ class PastDecision(Struct, frozen=True, kw_only=True):
 class PoolAgreement(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     slots: int = 1
-    fleets: tuple[FleetShare, ...] = ()
+    fleets: Annotated[tuple[FleetShare, ...], Meta(max_length=FLEETS_MAX)] = ()
     state: ScalingState = ScalingState()
     decided_at: float = NEVER
     ready: int = 0

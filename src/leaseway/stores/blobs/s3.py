@@ -21,6 +21,7 @@ from yarl import URL
 from leaseway.domain.blob import StoredBlob, parse_path
 from leaseway.domain.errors import BlobMissing, StoreRefused, TransientError
 from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.validators import printable
 
 PART_BYTES = 256 * 1024
 REPLY_BYTES_MAX = 4 * 1024 * 1024
@@ -31,7 +32,9 @@ NEEDED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 NOTHING = hashlib.sha256(b"").hexdigest()
-REFUSALS = (400, 401, 403, 404)
+REFUSALS = (301, 302, 303, 307, 308, 400, 401, 403, 404)
+"""A redirect, too: no request goes to another server than the one that was named."""
+CODE_LENGTH_MAX = 100
 
 
 class S3Settings(NamedTuple):
@@ -94,6 +97,8 @@ class S3Blobs:
             found += [each for each in entries if parse_path(each.path) is not None]
             if len(found) >= limit or len(entries) < min(limit, LIST_MAX):
                 return found[:limit]
+            if entries[-1].path <= after:
+                raise TransientError(f"{self._shown} lists objects again that are before {after!r}")
             after = entries[-1].path
 
     async def _list(self, after: str, limit: int) -> list[StoredBlob]:
@@ -102,7 +107,11 @@ class S3Blobs:
         query = {"list-type": "2", "max-keys": most, "prefix": prefix, "start-after": prefix + after}
         async with self._request("GET", "", query=query) as reply:
             text = await read_bounded(reply)
-        found = map(parse_entry, ElementTree.fromstring(text).iter())
+        try:
+            found = [parse_entry(each) for each in ElementTree.fromstring(text).iter()]
+        except (ElementTree.ParseError, KeyError, ValueError, OverflowError) as error:
+            detail = f"with a list that cannot be read ({type(error).__name__})"
+            raise TransientError(f"{self._shown} answered {detail}; check the endpoint") from error
         return [each._replace(path=each.path.removeprefix(prefix)) for each in found if each is not None]
 
     async def delete(self, paths: Sequence[str]) -> None:
@@ -134,12 +143,20 @@ class S3Blobs:
         address, headers = sign(self._settings, method, key, query or {}, data, now)
         try:
             async with self._opened().request(
-                method, URL(address, encoded=True), headers=headers, data=BytesIO(data) if data else None
+                method,
+                URL(address, encoded=True),
+                headers=headers,
+                data=BytesIO(data) if data else None,
+                allow_redirects=False,
             ) as reply:
                 await self._check(reply, key)
                 yield reply
         except (aiohttp.ClientError, TimeoutError) as error:
             raise TransientError(f"blobs: {self._settings.endpoint} did not answer ({type(error).__name__})") from error
+
+    @property
+    def _shown(self) -> str:
+        return f"blobs: bucket {self._settings.bucket}"
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -153,7 +170,7 @@ class S3Blobs:
         code = error_code(await read_bounded(reply))
         if reply.status == 404 and code != "NoSuchBucket":
             raise BlobMissing(f"blob {key} is not in bucket {self._settings.bucket}")
-        what = f"blobs: bucket {self._settings.bucket} answered {reply.status} {code}"
+        what = f"{self._shown} answered {reply.status} {code}"
         if reply.status in REFUSALS and code != "RequestTimeout":
             raise StoreRefused(f"{what}; check its name, the credentials and the endpoint")
         raise TransientError(f"{what}; the call may be repeated")
@@ -179,7 +196,8 @@ def parse_entry(element: Any) -> StoredBlob | None:
 
 def error_code(body: bytes) -> str:
     try:
-        return next((each.text or "" for each in ElementTree.fromstring(body).iter() if each.tag.endswith("Code")), "")
+        code = next((each.text or "" for each in ElementTree.fromstring(body).iter() if each.tag.endswith("Code")), "")
+        return printable(code[:CODE_LENGTH_MAX])
     except ElementTree.ParseError:
         return ""
 
