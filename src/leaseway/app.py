@@ -20,7 +20,7 @@ from leaseway.domain.schedule import Schedule
 from leaseway.domain.schedule import check_schedule as check_schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.domain.tenant import check_tenant as check_tenant
-from leaseway.domain.validators import Seconds, check_name, parse_duration_us
+from leaseway.domain.validators import Seconds, parse_duration_us, parse_names
 from leaseway.job_registry import JobRegistry
 from leaseway.ports.store import Store
 from leaseway.ports.telemetry import Events
@@ -31,7 +31,7 @@ from leaseway.worker.blobs import is_kept
 from leaseway.worker.definitions import correct_hold, store_tenant, with_stored_quotas
 from leaseway.worker.environment import WorkerSettings, WorkerSummary
 from leaseway.worker.loop import Worker
-from leaseway.worker.submit import Bound, submit, submit_many, submit_traced
+from leaseway.worker.submit import Bound, require_bound, submit, submit_many, submit_traced
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -123,7 +123,7 @@ class App(JobRegistry):
     async def submit(self, job: Bound) -> Submitted:
         """Submit one bound job."""
         store = await self.store()
-        new = job.new(self._world.ids, self._key_keep_us, encryption=self._world.encryption)
+        new = require_bound(job).new(self._world.ids, self._key_keep_us, encryption=self._world.encryption)
         if self._world.tracing is None:
             jobs = await self._world.blobs.keep_jobs([new]) if self._world.blobs.is_on else [new]
             return (await submit(store.jobs, jobs, self._world.clock))[0]
@@ -141,6 +141,7 @@ class App(JobRegistry):
     def submit_sync(self, job: Bound) -> Submitted:
         """Submit one bound job from code that is not async."""
         refuse_running_loop()
+        require_bound(job)
         store = self.sync(self.store()) if not self._is_open or self._pid != os.getpid() else self._world.store
         new = job.new(self._world.ids, self._key_keep_us, encryption=self._world.encryption)
         if self._world.blobs.is_on and (is_kept(new.payload) or is_kept(new.cursor)):
@@ -186,7 +187,8 @@ class App(JobRegistry):
 
     def _new(self, jobs: Iterable[Bound]) -> AbstractContextManager[Sequence[NewJob]]:
         world = self._world
-        new = [job.new(world.ids, self._key_keep_us, encryption=world.encryption) for job in jobs]
+        each = map(require_bound, jobs)
+        new = [job.new(world.ids, self._key_keep_us, encryption=world.encryption) for job in each]
         return nullcontext(new) if self._world.tracing is None else self._world.tracing.submitting(new)
 
     # -- asking -----------------------------------------------------------------------------------------------------
@@ -223,6 +225,8 @@ class App(JobRegistry):
 
     async def run_worker(self, worker: Worker | None = None, **settings: Any) -> WorkerSummary:
         """Run a worker in the current event loop until it is drained. For programs that handle signals themselves."""
+        if worker is not None and (settings or not isinstance(worker, Worker)):
+            raise UsageError("run_worker takes a worker of app.worker(…), or its settings: run_worker(concurrency=5)")
         await self.store()
         return await (worker or self.worker(**settings)).run()
 
@@ -243,7 +247,7 @@ class App(JobRegistry):
         from leaseway import __version__
 
         named = (queues,) if isinstance(queues, str) else queues
-        served = self.queues() if named is None else tuple(check_name("queue", queue) for queue in named)
+        served = self.queues() if named is None else parse_names("queues", named)
         settings = WorkerSettings(
             queues=served,
             concurrency=concurrency,
@@ -348,4 +352,8 @@ class App(JobRegistry):
 
 
 def job_id(job: "Submitted | JobId | str") -> JobId:
-    return job.id if isinstance(job, Submitted) else JobId(job)
+    if isinstance(job, Submitted):
+        return job.id
+    if isinstance(job, str):
+        return JobId(job)
+    raise UsageError(f"an id is needed, or what submit has returned, and not an object of type {type(job).__name__}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from leaseway.domain.budgets.budget import Budget
-from leaseway.domain.errors import UsageError
+from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.job import Submitted
 from leaseway.domain.kind import (
     Kind,
@@ -22,11 +22,18 @@ from leaseway.domain.kind import (
     parse_timeout_us,
     refuse_other_definitions,
 )
-from leaseway.domain.outcome import Backoff
-from leaseway.domain.requirements import HOLD_CALL, LimitsOption, Requirements, parse_limit_uses
+from leaseway.domain.outcome import Backoff, parse_backoff
+from leaseway.domain.requirements import (
+    HOLD_CALL,
+    BudgetOption,
+    LimitsOption,
+    Requirements,
+    parse_budgets,
+    parse_limit_uses,
+)
 from leaseway.domain.schedule import Schedule
-from leaseway.domain.signature.reader import CONTEXT
-from leaseway.domain.validators import Seconds, check_name
+from leaseway.domain.signature.reader import CONTEXT, argument_defaults, name_of
+from leaseway.domain.validators import Seconds, check_name, parse_names
 from leaseway.store_session import StoreSession
 from leaseway.worker.context import Context, HandlerContext, SyncContext
 from leaseway.worker.maintenance import make_schedule
@@ -152,10 +159,10 @@ class JobRegistry(StoreSession):
         attempts: int = 5,
         timeout: Seconds | None = None,
         lease: Seconds = 15,
-        backoff: Backoff | float = DEFAULT_BACKOFF,
+        backoff: Backoff | Seconds = DEFAULT_BACKOFF,
         priority: int = 0,
         limits: LimitsOption = (),
-        budget: Budget | None = None,
+        budget: BudgetOption | None = None,
         budgets: Sequence[Budget] = (),
         cost: object = None,
         cost_usd: object = None,
@@ -173,10 +180,10 @@ class JobRegistry(StoreSession):
         attempts: int = 5,
         timeout: Seconds | None = None,
         lease: Seconds = 15,
-        backoff: Backoff | float = DEFAULT_BACKOFF,
+        backoff: Backoff | Seconds = DEFAULT_BACKOFF,
         priority: int = 0,
         limits: LimitsOption = (),
-        budget: Budget | None = None,
+        budget: BudgetOption | None = None,
         budgets: Sequence[Budget] = (),
         cost: object = None,
         cost_usd: object = None,
@@ -204,17 +211,22 @@ class JobRegistry(StoreSession):
             attempts=check_attempts("attempts", attempts),
             timeout_us=None if timeout is None else parse_timeout_us("timeout", timeout),
             lease_us=parse_lease_us("lease", lease),
-            backoff=backoff if isinstance(backoff, Backoff) else Backoff(first_seconds=backoff),
+            backoff=parse_backoff("backoff", backoff),
             priority=check_priority("priority", priority),
         )
 
-        charged = (*((budget,) if budget is not None else ()), *budgets)
+        if cost is not None and cost_usd is not None:
+            raise BadValue("cost", "is given together with cost_usd; a cost in several units is cost={'usd': …, …}")
         most = {"usd": cost_usd} if cost_usd is not None else cost
+        others = parse_names("aliases", aliases)
 
         def register(function: Callable[..., Any]) -> JobHandle[Any]:
-            named = name or str(getattr(function, "__name__", ""))
-            requirements = Requirements(named, parse_limit_uses(f"job {named}: limits", limits), charged, most, hold)
-            return register_job(cast("App", self), function, (named, *aliases), defaults, requirements)
+            named = name_of(function) if name is None else name
+            uses = parse_limit_uses(f"job {named}: limits", limits)
+            charged = () if budget is None else parse_budgets(f"job {named}: budget", budget)
+            charged += parse_budgets(f"job {named}: budgets", budgets)
+            requirements = Requirements(named, uses, charged, most, hold, argument_defaults(function))
+            return register_job(cast("App", self), function, (named, *others), defaults, requirements)
 
         return register if function is None else register(function)
 
@@ -230,6 +242,8 @@ class JobRegistry(StoreSession):
 
         def register(target: Any) -> Any:
             handle = target if isinstance(target, JobHandle) else self.job(target)
+            if handle.app is not self:  # its workers would never fire it
+                raise UsageError(f"{handle.name} is a job of another app; schedule it there")
             named = name or handle.kind.name
             if named in self.schedules:
                 raise UsageError(f"there are two schedules named {named!r}; give one of them another name=")
@@ -251,9 +265,10 @@ def register_job(
             raise UsageError(f"there are two jobs named {each!r}; give one of them another name=")
     check_context(name, function)
     kind = Kind(name, function, defaults, requirements)
+    requirements.check_arguments(kind.Arguments.__struct_fields__)
     refuse_other_definitions(kind, app.kinds.values())
     kind.bytes_max = app.world.blobs.bytes_max
-    app.kinds.update(dict.fromkeys([name, *(check_name("aliases", each) for each in names[1:])], kind))
+    app.kinds.update(dict.fromkeys(names, kind))
     return (JobWithContext if kind.takes_context else JobWithoutContext)(app, kind)
 
 
@@ -266,12 +281,19 @@ def check_context(name: str, function: Callable[..., Any]) -> None:
     first = next(iter(inspect.signature(function).parameters), None)
     right = Context if inspect.iscoroutinefunction(function) else SyncContext
     for parameter, hint in hints.items():
-        if not isinstance(hint, type) or not issubclass(hint, HandlerContext) or parameter == "return":
-            continue
-        if parameter != CONTEXT or first != CONTEXT:
+        kinds = [each for each in (hint, *typing.get_args(hint)) if isinstance(each, type)]
+        contexts = [each for each in kinds if issubclass(each, HandlerContext)]
+        is_given = parameter == CONTEXT and first == CONTEXT
+        if contexts and not is_given and parameter != "return":
             raise UsageError(f"job {name}: parameter {parameter!r} is a context; make it the first one and name it ctx")
-        if hint is not HandlerContext and not issubclass(hint, right):
+        if is_given and isinstance(hint, type) and hint is not Any and not accepts(hint, right):
             raise UsageError(f"job {name}: {WRONG_CONTEXT[right]}")
+
+
+def accepts(hint: type, right: type[HandlerContext]) -> bool:
+    """Whether a parameter with this annotation can be the context."""
+    is_protocol = getattr(hint, "_is_protocol", False)
+    return hint is HandlerContext or is_protocol or issubclass(hint, right) or issubclass(right, hint)
 
 
 WRONG_CONTEXT: dict[type[HandlerContext], str] = {

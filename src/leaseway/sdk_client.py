@@ -21,7 +21,7 @@ from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.http import ConnectFailed, HttpError, HttpReply, ReplyTimeout
 from leaseway.domain.limits.token_usage import Usage, read_usage
 from leaseway.domain.outcome import Interruption
-from leaseway.worker.calls.settlement import ReportedUse
+from leaseway.worker.calls.grant import ReportedUse
 from leaseway.worker.context import Context, HandlerContext, SyncContext
 from leaseway.worker.provider_http import REPLY_SECONDS
 

@@ -6,16 +6,16 @@ Code that is not async calls the store through a portal: an event loop in a thre
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from leaseway.aes_gcm import AesGcm
 from leaseway.domain.encryption import Codec
-from leaseway.domain.errors import UsageError
+from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.redact import Redactor, passwords_in, redact_url
-from leaseway.domain.validators import in_schema
+from leaseway.domain.validators import in_schema, parse_texts
 from leaseway.ports.job_store import TransactionalSubmission
 from leaseway.ports.store import Store
 from leaseway.ports.telemetry import Events
@@ -28,6 +28,19 @@ IN_THREAD = (
     "submit_in_sync() would block the event loop that is running here; use `await app.submit_in()` with an async "
     "connection, or run this code in a thread: a plain function of your framework, or asyncio.to_thread()"
 )
+
+
+def check_settings(texts: Mapping[str, object], events: object, codec: object) -> None:
+    """Refuse objects of another type now, instead of when the first job is submitted or fails."""
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            raise BadValue(name, f"must be a text (is {type(text).__name__})")
+    for name, value, methods in (("events", events, EVENT_METHODS), ("codec", codec, CODEC_METHODS)):
+        if value is not None and (isinstance(value, type) or not all(hasattr(value, each) for each in methods)):
+            raise BadValue(name, f"must be an object with {', '.join(methods)} (is {value!r})")
+
+
+EVENT_METHODS, CODEC_METHODS = ("emit",), ("encrypt", "decrypt", "fingerprint")
 
 
 class StoreSession:
@@ -44,6 +57,8 @@ class StoreSession:
         schema: str | None = None,
         blobs: str | None = None,
     ) -> None:
+        check_settings({"url": url, "key": key, "limits": limits, "schema": schema, "blobs": blobs}, events, codec)
+        secrets = parse_texts("secrets", secrets)
         self._schema = schema
         """The schema of stores in PostgreSQL, unless their URL names one."""
         self.url = in_schema(url, schema)

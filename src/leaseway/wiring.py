@@ -176,8 +176,9 @@ def limiter_at(url: str, key: str | None = None) -> Limiter:
 
             return HttpLimiter(line_to(url, key))
         case scheme:
+            what = f"{scheme}://" if scheme else repr(redact_url(url))
             raise StoreRefused(
-                f"{scheme}:// keeps no limits; there are redis://host:6379/0, and the stores of jobs: {KNOWN}"
+                f"{what} keeps no limits; there are redis://host:6379/0, and the stores of jobs: {KNOWN}"
             )
 
 

@@ -21,7 +21,8 @@ from leaseway.ports.provider_requests import Delivery
 from leaseway.testing.provider import Provider, provider
 from leaseway.wiring import http_transport
 from leaseway.worker import provider_http as flow
-from leaseway.worker.context import SyncHttp, wait_in_thread
+from leaseway.worker.calls.provider_call import wait_in_thread
+from leaseway.worker.context import SyncHttp
 from leaseway.worker.provider_http import PATIENCE_US, TRIES_MAX, FunctionTransport, HttpSettings
 
 KEYLESS = HttpSettings(key_header=None)

@@ -411,7 +411,7 @@ async def test_a_name_without_its_argument_is_refused_at_submit(app: App) -> Non
     """Without the argument there is no limit to wait for, and the worker could only fail the job."""
 
     @app.job(limits=[Limit("maps:{account}", "1/hour")])
-    async def fetch(ctx: Context) -> None: ...
+    async def fetch(ctx: Context, account: str | None = None) -> None: ...
 
     with pytest.raises(BadValue, match="account"):
         await fetch.submit()

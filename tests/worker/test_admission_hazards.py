@@ -23,7 +23,8 @@ from leaseway.domain.outcome import Deferred, Snooze
 from leaseway.domain.requirements import Needs, Requirements, render_needs
 from leaseway.testing.job_store_contract.fixtures import new_job
 from leaseway.worker import admission, permit_queue
-from leaseway.worker.context import CALL_SECONDS, ProviderCall
+from leaseway.worker.calls.provider_call import ProviderCall
+from leaseway.worker.context import CALL_SECONDS
 from leaseway.worker.environment import WorkerSettings
 from leaseway.worker.ledger_client import UnsettledHolds
 from leaseway.worker.limiter_client import LimiterClient
@@ -688,7 +689,7 @@ async def test_a_cost_function_that_fails_fails_the_attempt_and_frees_all(app: A
     answer = await buy.submit(n=1)
     fails = True
     job = await worked(app, answer)
-    assert (job.state, job.last_error_code) == (State.FAILED, "KeyError")
+    assert (job.state, job.last_error_code) == (State.FAILED, "BadValue")
     assert await seats(app, "maps") == 0
 
 

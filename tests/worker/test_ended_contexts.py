@@ -14,7 +14,8 @@ from tests.worker.observe import SOON_SECONDS, worked
 
 from leaseway import App, AttemptEnded, Context, Limit, State
 from leaseway.testing.provider import provider
-from leaseway.worker.context import ProviderCall, SyncContext, SyncHttp, SyncProviderCall
+from leaseway.worker.calls.provider_call import ProviderCall, SyncProviderCall
+from leaseway.worker.context import SyncContext, SyncHttp
 from leaseway.worker.provider_http import Http
 
 URL = "http://127.0.0.1:9/"

@@ -17,7 +17,8 @@ from leaseway import App, Context, LeaseLost, State, SyncContext
 from leaseway.domain.ids import WorkerId
 from leaseway.domain.requirements import Requirements
 from leaseway.testing.job_store_contract.fixtures import new_job
-from leaseway.worker.context import CALL_SECONDS, ProviderCall
+from leaseway.worker.calls.provider_call import ProviderCall
+from leaseway.worker.context import CALL_SECONDS
 from leaseway.worker.lease_renewal import LeaseRenewal
 from leaseway.worker.ledger_client import UnsettledHolds
 from leaseway.worker.limiter_client import LimiterClient

@@ -69,6 +69,8 @@ class Kind:
 
     def encode(self, arguments: Mapping[str, Any]) -> str:
         """The payload for these arguments. It is checked that `decode` can read it."""
+        if not isinstance(arguments, Mapping):
+            raise BadValue(self.name, f"the arguments must be a mapping by name (are {type(arguments).__name__})")
         text = encode_payload(arguments, self.name, self.bytes_max)
         self.check(text)
         return text
@@ -104,7 +106,9 @@ class Kind:
         except msgspec.ValidationError as error:
             field, problem = self._blame(str(error))
             raise BadValue(
-                f"{field}: the result", f"{problem}; another version of the job stored it; find() has it as it is"
+                f"{field}: the result",
+                f"{problem}; another version of the job stored it, or the function returns something else than it "
+                "declares; find() has it as it is",
             ) from None
 
     def fingerprint(self, text: str) -> str:

@@ -5,7 +5,7 @@ settlement. It is the only place that decides between retry and failure.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,6 +53,17 @@ class Backoff(Struct, frozen=True):
         for _ in range(min(attempts - 1, DOUBLINGS_MAX)):
             seconds = min(seconds * self.factor, self.seconds_max)
         return int(seconds * (1 - self.jitter * chance) * SECOND_US)
+
+
+def parse_backoff(field: str, value: object) -> Backoff:
+    """A backoff, or the delay after the first failure."""
+    if isinstance(value, Backoff):
+        return value
+    if isinstance(value, timedelta):
+        return Backoff(first_seconds=value.total_seconds())
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise BadValue(field, f"must be a Backoff, seconds or a timedelta (is {value!r})")
+    return Backoff(first_seconds=value)
 
 
 class Snooze(Exception):

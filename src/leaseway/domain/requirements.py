@@ -4,9 +4,10 @@
 arguments they become `Needs`, which are a part of its lane: jobs with the same needs wait together.
 """
 
+import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -72,19 +73,31 @@ def quoted_name(name: str) -> str:
     return msgspec.json.encode(name).decode()
 
 
+TENANT = "tenant"
+"""A field of names that every job has."""
 NO_FIELDS: Mapping[str, str] = {}
 HOLD_CALL, HOLD_JOB = "call", "job"
 """What one hold pays for."""
 LimitsOption = Limit | LimitUse | Sequence[Limit | LimitUse]
+BudgetOption = Budget | Sequence[Budget]
+NO_DEFAULTS: Mapping[str, Any] = {}
 
 
 class Requirements:
     """The limits, budgets and cost of a kind."""
 
     def __init__(
-        self, kind: str, uses: tuple[LimitUse, ...], budgets: tuple[Budget, ...], cost: object, hold: str = HOLD_CALL
+        self,
+        kind: str,
+        uses: tuple[LimitUse, ...],
+        budgets: tuple[Budget, ...],
+        cost: object,
+        hold: str = HOLD_CALL,
+        defaults: Mapping[str, Any] = NO_DEFAULTS,
     ) -> None:
         self.uses = uses
+        self.defaults = defaults
+        """Of the job's arguments: names and costs may depend on an argument that a submission does not give."""
         self.budgets = budgets
         self.holds_per_job = hold == HOLD_JOB
         """`cost` is that of the whole job, held from its first call to its end."""
@@ -95,13 +108,15 @@ class Requirements:
         self.cost = cost
         self.kind = kind
         names = [use.limit.name for use in uses] + [budget.name for budget in budgets]
-        if len(set(names)) < len(names):
-            raise BadValue(f"job {kind}: limits", "names the same limit or budget twice")
+        twins = [name for name, count in Counter(names).items() if count > 1]
+        if twins:
+            raise BadValue(f"job {kind}: limits and budgets", f"name {twins[0]!r} twice")
         if budgets and cost is None:
             raise BadValue(f"job {kind}: cost", "is required with a budget: give the highest cost of one call")
         if cost is not None and not budgets:
             raise BadValue(f"job {kind}: cost", "is given without a budget; add budgets=[…]")
-        self.is_same_for_all = not callable(cost) and not any(template_fields(name) for name in names)
+        self._cost_functions: list[Callable[..., Any]] = [each for each in amounts_in(cost) if callable(each)]
+        self.is_same_for_all = not self._cost_functions and not any(template_fields(name) for name in names)
         self._has_estimates = any(use.estimate is not None for use in uses)
         for use in uses:
             if use.limit.definition.is_metered and use.estimate is None and use.cost == 1:
@@ -120,7 +135,25 @@ class Requirements:
 
     def with_definitions(self, kind: str, uses: tuple[LimitUse, ...], budgets: tuple[Budget, ...]) -> "Requirements":
         """The same costs under other definitions of the same limits and budgets."""
-        return Requirements(kind, uses, budgets, self.cost, HOLD_JOB if self.holds_per_job else HOLD_CALL)
+        return Requirements(
+            kind, uses, budgets, self.cost, HOLD_JOB if self.holds_per_job else HOLD_CALL, self.defaults
+        )
+
+    def check_arguments(self, arguments: Sequence[str]) -> None:
+        """Refuse fields and functions that do not fit the arguments of the job, when the job is declared."""
+        templates = [f"limit {use.limit.name}" for use in self.uses]
+        templates += [f"budget {budget.name}" for budget in self.budgets]
+        known = ", ".join(arguments) or "none"
+        for template in templates:
+            for field in template_fields(template):
+                if field not in (*arguments, TENANT):
+                    problem = f"has the field {field}, and the job has no such argument; its arguments: {known}"
+                    raise BadValue(f"job {self.kind}: {template}", problem)
+        for function in self._cost_functions:
+            check_parameters(f"job {self.kind}: cost", function, arguments)
+        for use in self.uses:
+            if use.estimate is not None:
+                check_parameters(f"job {self.kind}: limits: {use.limit.name}.cost", use.estimate, arguments)
 
     def text(self, decode: Callable[[], Mapping[str, Any]], tenant: str) -> str:
         """The needs of one job as text. The arguments are decoded only if a name or a cost depends on them."""
@@ -137,7 +170,7 @@ class Requirements:
     ) -> Needs:
         """`weighs`: with the weight of this job. Lanes are without, so that jobs of different weight share them.
         `fields`: of names of limits, besides the arguments."""
-        values = {**arguments, "tenant": tenant, **fields}
+        values = {**self.defaults, **arguments, TENANT: tenant, **fields}
         requests = tuple(
             PermitRequest(
                 fill_template(use.limit.name, values),
@@ -177,19 +210,27 @@ class Requirements:
 
     def amounts(self, arguments: Mapping[str, Any]) -> dict[str, int]:
         """The highest cost of one call in micro-units, by budget."""
-        cost = self.cost(**arguments) if callable(self.cost) else self.cost
+        cost: Any = self.cost
+        if isinstance(cost, Mapping):
+            cost = {unit: self._cost(amount, arguments) for unit, amount in cost.items()}
+        cost = self._cost(cost, arguments)
         return {budget.name: self._amount(budget, cost) for budget in self.budgets}
+
+    def _cost(self, cost: object, arguments: Mapping[str, Any]) -> object:
+        return self._call(f"job {self.kind}: cost", cost, arguments) if callable(cost) else cost
+
+    def _call(self, field: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        try:
+            return function(**{**self.defaults, **arguments})
+        except Exception as error:
+            problem = f"the function failed for these arguments: {type(error).__name__}: {error}"
+            raise BadValue(field, problem) from error
 
     def _weight(self, use: LimitUse, arguments: Mapping[str, Any]) -> int:
         if use.estimate is None:
             return use.cost
         field, definition = f"job {self.kind}: limits: {use.limit.name}.cost", use.limit.definition
-        try:
-            weight = use.estimate(**arguments)
-        except Exception as error:
-            raise BadValue(
-                field, f"the function failed for these arguments: {type(error).__name__}: {error}"
-            ) from error
+        weight: Any = self._call(field, use.estimate, arguments)
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not 1 <= weight <= definition.cost_max:  # NaN is not between them
             raise BadValue(
@@ -197,7 +238,8 @@ class Requirements:
                 f"must return a number between 1 and cost_max, which is {definition.cost_max:,} (returned {weight!r}); "
                 "split the work into smaller calls, or raise cost_max",
             )
-        return math.ceil(weight)
+        rounded: int = math.ceil(weight)
+        return rounded
 
     def _amount(self, budget: Budget, cost: object) -> int:
         field = f"job {self.kind}: cost"
@@ -216,6 +258,35 @@ def parse_limit_uses(field: str, limits: object) -> tuple[LimitUse, ...]:
     if not isinstance(given, list | tuple) or not all(isinstance(each, Limit | LimitUse) for each in given):
         raise BadValue(field, f"must be a list of limits, for example [Limit('maps', '100/minute')] (is {limits!r})")
     return tuple(each if isinstance(each, LimitUse) else LimitUse(each) for each in given)
+
+
+def parse_budgets(field: str, budget: object) -> tuple[Budget, ...]:
+    """The `budget=` option of a job or a call: one budget or a list of budgets."""
+    given = (budget,) if isinstance(budget, Budget) else budget
+    if not isinstance(given, list | tuple) or not all(isinstance(each, Budget) for each in given):
+        raise BadValue(
+            field, f"must be a Budget or a list of them, for example Budget('maps-spend', usd=25) (is {budget!r})"
+        )
+    return tuple(given)
+
+
+def amounts_in(cost: object) -> Iterable[Any]:
+    return cost.values() if isinstance(cost, Mapping) else (cost,)
+
+
+def check_parameters(field: str, function: Callable[..., Any], arguments: Sequence[str]) -> None:
+    """Whether the function can be called with these arguments by name."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions do not know theirs
+        return
+    try:
+        signature.bind(**dict.fromkeys(arguments))
+    except TypeError as error:
+        known = ", ".join(arguments) or "none"
+        raise BadValue(
+            field, f"the function must take the job's arguments by name ({known}): {error}; **_ takes those without use"
+        ) from error
 
 
 NO_REQUIREMENTS = Requirements("", (), (), None)

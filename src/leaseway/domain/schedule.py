@@ -61,6 +61,8 @@ def check_schedule(schedule: Schedule) -> None:
         raise BadValue(
             f"cron {schedule.name}: tz", f"unknown time zone {schedule.tz!r}; use a name like 'Europe/Berlin'"
         ) from error
+    if not isinstance(schedule.cron, str):
+        raise BadValue(f"cron {schedule.name}", f"must be a text like '*/5 * * * *' (is {schedule.cron!r})")
     try:
         next(CronSim(schedule.cron, datetime(2024, 1, 1, tzinfo=zone)))
     except (CronSimError, StopIteration) as error:

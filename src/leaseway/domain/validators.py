@@ -7,7 +7,7 @@ refused, and the error names the field: NaN, lone surrogates, NUL characters, de
 import math
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import accumulate
@@ -30,6 +30,19 @@ def check_name(field: str, value: object) -> str:
     if not value or len(value) > NAME_LENGTH_MAX or not value.isprintable():
         raise BadValue(field, f"must be 1 to {NAME_LENGTH_MAX} printable characters (is {value[:40]!r})")
     return value
+
+
+def parse_texts(field: str, value: object) -> tuple[str, ...]:
+    """A text is a sequence of letters, and would be as many texts. The error does not repeat it: it may be secret."""
+    each = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+    if each is None or not all(isinstance(text, str) for text in each):
+        what = "one text" if isinstance(value, str) else f"a {type(value).__name__}"
+        raise BadValue(field, f"must be a list of texts (is {what})" if each is None else "must be a list of texts")
+    return each
+
+
+def parse_names(field: str, value: object) -> tuple[str, ...]:
+    return tuple(check_name(field, each) for each in parse_texts(field, value))
 
 
 def printable(text: str) -> str:

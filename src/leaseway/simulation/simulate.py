@@ -19,7 +19,7 @@ from leaseway.simulation.world import START_US
 from leaseway.stores.sqlite.database import statements
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.virtual_time.loop import run_now
-from leaseway.worker.submit import Bound
+from leaseway.worker.submit import Bound, require_bound, require_many
 
 SUBMIT_SECONDS = 3.0
 CALM_SECONDS_MAX = 3_600.0
@@ -56,8 +56,8 @@ def simulate(
     swarm = replace(draw(seed), clients=1, cancel=0.0, replay_every=0.0)
     chance = Streams(seed).of("plan")
     plan = [
-        Intent(chance.uniform(0, SUBMIT_SECONDS), 0, [replace(job, kind=kinds[job.kind.name])], [f"job {number}"])
-        for number, job in enumerate(jobs)
+        Intent(chance.uniform(0, SUBMIT_SECONDS), 0, [of_app(job, kinds)], [f"job {number}"])
+        for number, job in enumerate(require_many(jobs, "bound jobs"))
     ]
     load = Load(kinds=kinds, plan=plan, queues=used_queues(plan, kinds), calm_seconds_max=CALM_SECONDS_MAX)
     found: list[JobRecord] = []
@@ -67,6 +67,13 @@ def simulate(
 
     report = run_load(seed, swarm, load, sql=statements(), is_faulty=faults, write=write, look=look)
     return Simulated(report, tuple(found))
+
+
+def of_app(job: Bound, kinds: Mapping[str, Kind]) -> Bound:
+    name = require_bound(job).kind.name
+    if name not in kinds:
+        raise UsageError(f"{name} is a job of another app; give that app to simulate")
+    return replace(job, kind=kinds[name])
 
 
 def shortened(kind: Kind) -> Kind:

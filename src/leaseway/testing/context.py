@@ -22,7 +22,7 @@ from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.job import Lease
 from leaseway.domain.kind import Kind, KindDefaults
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
-from leaseway.domain.requirements import NO_REQUIREMENTS, LimitsOption, Requirements
+from leaseway.domain.requirements import NO_REQUIREMENTS, BudgetOption, LimitsOption, Requirements
 from leaseway.domain.validators import Seconds, encode_payload
 from leaseway.store_session import SyncPortal
 from leaseway.stores.memory.budgets import MemoryLedger
@@ -33,16 +33,10 @@ from leaseway.telemetry.log import NoEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.fake_call import CURRENT, FakeAdmission, FakeCall
 from leaseway.testing.recorded_call import MICROS, RecordedCall
-from leaseway.worker.calls.call_needs import BudgetOption, CallOptions, call_requirements
+from leaseway.worker.calls.call_needs import CallOptions, call_requirements
 from leaseway.worker.calls.key_pool import KeyPool
-from leaseway.worker.context import (
-    HandlerContext,
-    ProviderCall,
-    SyncContext,
-    SyncHttp,
-    SyncProviderCall,
-    deadline_seconds,
-)
+from leaseway.worker.calls.provider_call import ProviderCall, SyncProviderCall
+from leaseway.worker.context import HandlerContext, SyncContext, SyncHttp, deadline_seconds
 from leaseway.worker.environment import Environment
 from leaseway.worker.provider_http import AnswerFunction, FunctionTransport, Http, HttpEnvironment
 from leaseway.worker.settle import Attempt, Stop

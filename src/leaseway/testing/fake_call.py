@@ -5,12 +5,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from leaseway.domain.errors import UsageError
-from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, parse_rate_limits, throttled_error
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, throttled_error
 from leaseway.domain.requirements import Requirements
 from leaseway.ports.provider_requests import Delivery, RequestGrant
 from leaseway.testing.recorded_call import RecordedCall
 from leaseway.worker.calls.key_pool import NO_POOL, KeyPool
-from leaseway.worker.context import ProviderCall
+from leaseway.worker.calls.provider_call import ProviderCall, parse_report
 
 if TYPE_CHECKING:
     from leaseway.testing.context import Recorder
@@ -49,6 +49,11 @@ class FakeCall(ProviderCall):
     async def _end(self, error: BaseException | None) -> None:
         self._recorder._open.remove(self)
 
+    def _refuse_unless_open(self, verb: str) -> None:
+        """As a call in a worker does."""
+        if self not in self._recorder._open:
+            raise UsageError(f"call.{verb}: the call has not begun, or has ended; use it inside `with ctx.call()`")
+
     def _surround(self) -> None:
         """Requests find their call by its record."""
 
@@ -63,11 +68,13 @@ class FakeCall(ProviderCall):
         return self._pool.secrets[0]
 
     def settle(self, **amounts: Any) -> None:
+        self._refuse_unless_open("settle")
         self.record.settle(amounts, self._requirements)
 
     async def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
+        self._refuse_unless_open("report")
+        told = parse_report(status, headers, body)
         self.record.status = status
-        told = parse_rate_limits(status, headers.items(), body)
         self._recorder._end_request(self.record, told)
         if told.throttled:
             raise throttled_error(status, told)

@@ -6,7 +6,7 @@ from typing import Any
 from leaseway.domain.errors import UsageError
 from leaseway.domain.http import HttpRequest
 from leaseway.domain.requirements import Requirements
-from leaseway.worker.calls.settlement import settle_amounts
+from leaseway.worker.calls.grant import settle_amounts
 
 MICROS = 1_000_000
 

@@ -2,30 +2,28 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import cached_property, lru_cache, partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
 
-from leaseway.domain.errors import BadValue, LeaseLost, UsageError
+from leaseway.domain.errors import BadValue, LeaseLost
 from leaseway.domain.exchange import CHILDREN_MAX
 from leaseway.domain.http import HttpReply
 from leaseway.domain.ids import SECOND_US, JobId
-from leaseway.domain.limits.rate_limit_headers import parse_rate_limits, throttled_error
-from leaseway.domain.requirements import LimitsOption
+from leaseway.domain.requirements import BudgetOption, LimitsOption
 from leaseway.domain.validators import Seconds, encode_payload, parse_duration_us
-from leaseway.worker.calls.call_needs import BudgetOption, CallNeeds, CallOptions
-from leaseway.worker.calls.grant import CURRENT_CALL, CallGrant
-from leaseway.worker.calls.key_pool import NO_POOL, KeyPool
+from leaseway.worker.calls.call_needs import CallOptions
+from leaseway.worker.calls.key_pool import KeyPool
+from leaseway.worker.calls.provider_call import ProviderCall, SyncProviderCall, WaitFor, wait_in_thread
 from leaseway.worker.environment import Environment
 from leaseway.worker.provider_calls import ProviderCalls
 from leaseway.worker.provider_http import Http, HttpEnvironment
 from leaseway.worker.settle import Attempt
-from leaseway.worker.submit import KEY_KEEP_US, Bound
+from leaseway.worker.submit import KEY_KEEP_US, Bound, require_bound
 
 T = TypeVar("T")
 
@@ -34,8 +32,6 @@ CALL_SECONDS = 60.0
 corrected when it settles."""
 DEADLINE_SECONDS_MAX = 86_400
 MAKING = threading.RLock()
-CUT_OFF = (asyncio.CancelledError, TimeoutError)
-"""Errors after which a provider may still be working on a call."""
 
 
 @lru_cache(maxsize=100)
@@ -108,6 +104,7 @@ class HandlerContext:
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress. This is cheap: the latest report is stored about twice a second."""
         self._attempt.refuse_if_ended("progress")
+        check_progress(done, total, message)
         self._attempt.report(done, total, message)
 
     def call_key(self, step: str = "") -> str:
@@ -126,7 +123,7 @@ class HandlerContext:
         if len(self._attempt.children) >= CHILDREN_MAX:
             raise ValueError(f"job {self.id}: more than {CHILDREN_MAX:,} children; submit them from several jobs")
         environment = self._environment
-        child = job.new(environment.ids, self._key_keep_us, self.tenant, environment.encryption)
+        child = require_bound(job).new(environment.ids, self._key_keep_us, self.tenant, environment.encryption)
         if self._environment.tracing is not None:
             child = msgspec.structs.replace(child, trace=self._environment.tracing.origin())
         self._attempt.children.append(child)
@@ -197,92 +194,18 @@ class HandlerContext:
         return self._attempt.saving_calls()
 
 
+def check_progress(done: object, total: object, message: object) -> None:
+    for name, value in (("done", done), ("total", 0 if total is None else total)):
+        if not isinstance(value, int | float):
+            raise BadValue(f"progress: {name}", f"must be a number (is {value!r})")
+    if not isinstance(message, str | None):
+        raise BadValue("progress: message", f"must be a text (is {message!r})")
+
+
 def deadline_seconds(deadline: Seconds | None) -> float:
     if deadline is None:
         return CALL_SECONDS
     return parse_duration_us("deadline", deadline, 0.001, DEADLINE_SECONDS_MAX) / SECOND_US
-
-
-FindNeeds = Callable[[], Awaitable[CallNeeds]]
-
-
-class ProviderCall:
-    """`async with ctx.call() as call:` around one request, made with any client."""
-
-    def __init__(self, calls: ProviderCalls, seconds: float, needs: CallNeeds | FindNeeds | None = None) -> None:
-        self._calls = calls
-        self._seconds = seconds
-        self._needs = needs
-        self._outer: CallGrant | None = None
-        self.grant: CallGrant | None = None
-
-    async def __aenter__(self) -> "ProviderCall":
-        await self._begin()
-        self._surround()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._release()
-        await self._end(error)
-
-    def _surround(self) -> None:
-        """From here on, requests of this task or thread belong to the call."""
-        self._outer = CURRENT_CALL.get()
-        CURRENT_CALL.set(self.grant)
-
-    def _release(self) -> None:
-        CURRENT_CALL.set(self._outer)
-
-    async def _begin(self) -> None:
-        needs = await self._needs() if callable(self._needs) else self._needs
-        self.grant = await self._calls.open(self._seconds, needs)
-        self._calls.open_grants.append(self.grant)
-
-    async def _end(self, error: BaseException | None) -> None:
-        assert self.grant is not None
-        self._calls.open_grants.remove(self.grant)
-        await self._calls.report_end(self.grant, error)
-        await self._calls.close(self.grant, is_cut_off=isinstance(error, CUT_OFF))
-        if self.grant.is_key_refused and isinstance(error, Exception):
-            raise self.grant.needs.key_refused() from error
-
-    @property
-    def key(self) -> str:
-        """The secret of the key that the call has taken from its pool."""
-        if self.grant is None or (key := self.grant.needs.key) is None:
-            raise UsageError(NO_POOL)
-        return key.pool.secret(key.label)
-
-    def settle(self, **amounts: Any) -> None:
-        """Set what the call cost and used, once and by unit: `call.settle(usd=0.004, tokens=1_200)`. It corrects
-        budgets and limits of these units; for every other one the whole estimate is charged. `input_tokens` and
-        `output_tokens` add up to `tokens`."""
-        if self.grant is None:
-            raise UsageError("call.settle: the call has not begun; settle it inside `with ctx.call()`")
-        self._calls.settle(self.grant, amounts)
-
-    async def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
-        """Report the provider's reply, if you do not use `ctx.http`. Call it before anything else that depends on the
-        reply. A status of 429 closes the limit for the whole fleet and raises `Throttled`: the job waits in its lane
-        and keeps its attempt. Without `settle`, such a call costs nothing. A status of 5xx is a failure for the circuit
-        breakers of the limits."""
-        assert self.grant is not None
-        told = parse_rate_limits(status, headers.items(), body)
-        await self._calls.notify(self.grant, told)
-        if self.grant.is_key_refused:
-            raise self.grant.needs.key_refused()
-        if told.throttled:
-            raise throttled_error(status, told)
-
-
-WaitFor = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine in an event loop and waits for its result in a thread."""
-
-
-def wait_in_thread(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 class Context(HandlerContext):
@@ -328,41 +251,6 @@ class SyncContext(HandlerContext):
             return await coroutine
         finally:
             self._attempt.waits_for_loop -= 1
-
-
-class SyncProviderCall:
-    """`with ctx.call() as call:` in a plain function."""
-
-    def __init__(
-        self,
-        call: ProviderCall,
-        wait_for: WaitFor,
-        refuse_if_ended: Callable[[], None],
-    ) -> None:
-        self._call = call
-        self._refuse_if_ended = refuse_if_ended
-        self._wait_for = wait_for
-        self.settle = call.settle
-
-    def __enter__(self) -> "SyncProviderCall":
-        self._refuse_if_ended()
-        self._wait_for(self._call._begin())
-        self._call._surround()  # in this thread, because `begin` runs in a task of the event loop
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._call._release()
-        self._wait_for(self._call._end(error))
-
-    @property
-    def key(self) -> str:
-        """The secret of the key that the call has taken from its pool."""
-        return self._call.key
-
-    def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
-        self._wait_for(self._call.report(status, headers, body))
 
 
 class SyncHttp:

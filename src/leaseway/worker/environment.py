@@ -31,6 +31,7 @@ from leaseway.domain.history.rows import (
 from leaseway.domain.ids import SECOND_US, WorkerId
 from leaseway.domain.job import Lease, Settlement, State
 from leaseway.domain.redact import NO_SECRETS, Redactor
+from leaseway.domain.validators import check_int
 from leaseway.domain.workers import KINDS_MAX, Heartbeat
 from leaseway.ports.clock import Chance, Clock, Ids
 from leaseway.ports.ledger import Ledger
@@ -120,8 +121,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     """Of the package, for the list of workers."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.concurrency <= 10_000:
-            raise BadValue("concurrency", f"must be between 1 and 10,000 (is {self.concurrency})")
+        check_int("concurrency", self.concurrency, 1, 10_000)
         if not self.queues:
             raise BadValue("queues", "must name at least one queue")
         if len(self.queues) > QUEUES_MAX:

@@ -27,10 +27,9 @@ from leaseway.domain.requirements import Requirements
 from leaseway.ports.ledger import HoldRequest, SettleHoldRequest
 from leaseway.ports.provider_requests import Delivery, RequestGrant
 from leaseway.worker.calls.call_needs import CallNeeds, CallOptions, call_needs, denial, job_needs, with_estimates
-from leaseway.worker.calls.grant import CallGrant, enclosing_call
+from leaseway.worker.calls.grant import CallGrant, enclosing_call, settle_amounts
 from leaseway.worker.calls.in_place import InPlace, Refusal, wait_seconds
 from leaseway.worker.calls.key_pool import KeyChoice
-from leaseway.worker.calls.settlement import settle_amounts
 from leaseway.worker.environment import Environment, pause, retry_delay_seconds
 from leaseway.worker.ledger_client import HoldIds, JobHold, UnsettledHolds, emit_crossed, no_cost
 from leaseway.worker.limiter_client import LimiterClient

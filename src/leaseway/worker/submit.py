@@ -5,6 +5,7 @@ job, which has an id; and new jobs go to the store. A submission whose reply was
 """
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
@@ -52,6 +53,25 @@ class Bound(Struct, frozen=True):
         return encryption.seal_job(new) if encryption.is_on else new
 
 
+def require_bound(job: object) -> Bound:
+    """What `app.submit`, `app.submit_in` and `ctx.submit` take. The error says how to make it."""
+    if isinstance(job, Bound):
+        return job
+    if isinstance(job, JobHandle):
+        raise UsageError(f"{job.name} is a job without arguments; pass {job.name}.bind(…)")
+    if inspect.iscoroutine(job):
+        job.close()
+        raise UsageError("a call that is not awaited was given instead of a job; pass job.bind(…), not job.submit(…)")
+    raise UsageError(f"a bound job is needed, job.bind(…), and not an object of type {type(job).__name__}")
+
+
+def require_many(jobs: object, what: str) -> Iterable[Any]:
+    """`what`: the elements."""
+    if isinstance(jobs, Iterable) and not isinstance(jobs, str | Mapping):
+        return jobs
+    raise UsageError(f"submit_many takes a list of {what}, and not an object of type {type(jobs).__name__}")
+
+
 async def submit_traced(environment: Environment, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Store the jobs, their long texts first, inside a span if tracing is on."""
     if environment.blobs.is_on:
@@ -87,7 +107,8 @@ async def submit(
 async def submit_many(environment: Environment, jobs: Iterable[Bound], key_keep_us: int) -> list[Submitted]:
     """Store any number of jobs in batches. The next batch is prepared while the last one is written."""
     answers: list[Submitted] = []
-    made = (job.new(environment.ids, key_keep_us, encryption=environment.encryption) for job in jobs)
+    each = map(require_bound, require_many(jobs, "bound jobs"))
+    made = (job.new(environment.ids, key_keep_us, encryption=environment.encryption) for job in each)
     try:
         async with asyncio.TaskGroup() as group:
             batch = next_batch(made)
@@ -183,7 +204,7 @@ class JobHandle(Generic[F_co]):
     def _each(self, arguments: Iterable[Mapping[str, Any]]) -> Iterator[Bound]:
         if self._options.key is not None:
             raise BadValue("key", "one key cannot identify many jobs; bind each job with its own key")
-        for index, each in enumerate(arguments):
+        for index, each in enumerate(require_many(arguments, "mappings, one with the arguments of each job")):
             try:
                 text = self.kind.encode(each)
             except BadValue as error:

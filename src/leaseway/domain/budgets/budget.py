@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from leaseway.domain.budgets.calendar_windows import CalendarWindow, Every, parse_zone
 from leaseway.domain.errors import BadValue, UnknownBudget, refuse_stale
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.templates import template_fields
+from leaseway.domain.limits.templates import refuse_stray_braces, template_fields
 from leaseway.domain.validators import check_name
 
 MICRO = 1_000_000
@@ -189,9 +189,7 @@ def check_budget(definition: BudgetDefinition) -> BudgetDefinition:
         ("overdraft", definition.overdraft_micros, 0),
     ):
         check_micros(f"{field}: {part}", micros, least)
-    left = re.sub(r"\{[a-z_][a-z0-9_]*\}", "", definition.name)
-    if "{" in left or "}" in left:
-        raise BadValue(field, "has a brace that is not part of a field; write fields like {tenant}")
+    refuse_stray_braces(field, definition.name)
     return definition
 
 

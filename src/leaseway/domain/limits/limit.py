@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.templates import refuse_stray_braces
 from leaseway.domain.validators import Seconds, check_int, check_name
 from leaseway.domain.validators import parse_duration_us as duration_us_of
 
@@ -236,7 +237,7 @@ def parse_start(field: str, value: str | None) -> StartLevel | None:
 def check_limit(definition: LimitDefinition) -> LimitDefinition:
     """Refuse an invalid definition. The error names the field and the remedy."""
     field = f"limit {definition.name}"
-    check_name("limit", definition.name)
+    refuse_stray_braces(field, check_name("limit", definition.name))
     if not definition.rates and definition.concurrency is None:
         raise BadValue(field, "limits nothing; give a rate such as '100/minute', or concurrency=")
     if len(definition.rates) > WINDOWS_MAX:

@@ -15,6 +15,13 @@ def template_fields(name: str) -> tuple[str, ...]:
     return tuple(FIELD.findall(name))
 
 
+def refuse_stray_braces(field: str, name: str) -> None:
+    """A misspelt field would be a part of the name, and one limit would be shared by all values."""
+    rest = FIELD.sub("", name)
+    if "{" in rest or "}" in rest:
+        raise BadValue(field, "has a brace that is not part of a field; write fields like {tenant}")
+
+
 def fill_template(name: str, values: Mapping[str, Any]) -> str:
     """Fill the fields of a name. The error names a missing value."""
     for field in template_fields(name):

@@ -6,7 +6,7 @@ for it among the modules that are loaded and never imports it.
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -36,7 +36,18 @@ def encode_custom(value: Any) -> Any:
     """
     if is_model(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise TypeError(f"values of type {type(value).__name__} have no JSON form; {JSON_TYPES}")
+    raise TypeError(f"values of type {type(value).__name__} have no JSON form; {way_out(value)}")
+
+
+def way_out(value: object) -> str:
+    """What to return or to submit instead of this value."""
+    if isinstance(value, Awaitable):
+        return "await it, in an async function"
+    if isinstance(value, Iterator | AsyncIterable):
+        return "make a list of it"
+    if isinstance(value, BaseException):
+        return "raise it"
+    return JSON_TYPES
 
 
 JSON_TYPES = (

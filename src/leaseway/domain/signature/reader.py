@@ -27,8 +27,45 @@ class Signature(NamedTuple):
     """The type of the result; Any if there is no annotation, or if it cannot be read back from JSON."""
 
 
+LAMBDA = "<lambda>"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a job that is given none: that of its function, by which every process finds it."""
+    require_function(function)
+    name = str(function.__name__)
+    if name == LAMBDA:
+        raise UsageError("a lambda has no name by which a worker could find it; write a function, or give it name=")
+    return name
+
+
+def require_function(function: Any) -> None:
+    what = None
+    if isinstance(function, str):
+        what = f"the text {function!r}; write @app.job(name={function!r})"
+    elif inspect.isclass(function):
+        what = f"the class {function.__name__}; write a function that makes the object"
+    elif inspect.iscoroutine(function):
+        function.close()
+        what = f"a coroutine, {function.__name__}(…); pass the function itself, without calling it"
+    elif not callable(function) or not hasattr(function, "__name__"):
+        what = f"an object of type {type(function).__name__}; write a function that uses it"
+    if what is not None:
+        raise UsageError(f"app.job takes a function, and was given {what}")
+
+
+def argument_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The values of arguments that are not given."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # `read_signature` reports it
+        return {}
+    return {each.name: each.default for each in parameters if each.default is not each.empty and each.name != CONTEXT}
+
+
 def read_signature(name: str, function: Callable[..., Any]) -> Signature:
     refuse_generators(name, function)
+    require_function(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
         hints = typing.get_type_hints(function, include_extras=True)
@@ -39,6 +76,8 @@ def read_signature(name: str, function: Callable[..., Any]) -> Signature:
         ) from error
     refuse_methods(name, function, parameters)
     takes_context = bool(parameters) and parameters[0].name == CONTEXT
+    if takes_context and parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise UsageError(f"job {name}: {CONTEXT} is given by position; write it before the *")
     fields = [argument_field(name, parameter, hints) for parameter in parameters[takes_context:]]
     return Signature(takes_context, arguments_type(name, fields), result_type(name, hints.get("return", Any)))
 

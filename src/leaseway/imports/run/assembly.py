@@ -33,7 +33,8 @@ from leaseway.imports.sources.port import RequestClient
 from leaseway.imports.spec.importer_options import DeclaredImporter
 from leaseway.imports.spec.reader import Spec, read_spec_file, spec_hash
 from leaseway.wiring import sqlite_path
-from leaseway.worker.context import SyncHttp, wait_in_thread
+from leaseway.worker.calls.provider_call import wait_in_thread
+from leaseway.worker.context import SyncHttp
 from leaseway.worker.provider_http import Http
 from leaseway.worker.run_handler import HandlerThreads
 

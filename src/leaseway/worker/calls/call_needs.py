@@ -11,16 +11,22 @@ from msgspec.structs import replace
 
 from leaseway.domain.budgets.budget import IMPOSSIBLE, PAUSED, Budget, BudgetDefinition, Charge, HoldDenied, OverPolicy
 from leaseway.domain.budgets.holds import RAISED_US
-from leaseway.domain.errors import BadValue, UsageError
+from leaseway.domain.errors import UsageError
 from leaseway.domain.job import Lease
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.rate_limit_headers import Throttled
 from leaseway.domain.outcome import Deferred, Fail
-from leaseway.domain.requirements import NO_FIELDS, LimitsOption, Needs, Requirements, parse_limit_uses
+from leaseway.domain.requirements import (
+    NO_FIELDS,
+    BudgetOption,
+    LimitsOption,
+    Needs,
+    Requirements,
+    parse_budgets,
+    parse_limit_uses,
+)
 from leaseway.worker.calls.key_pool import FIELD, RETRY_SECONDS, KeyUse
 from leaseway.worker.permit_queue import PermitRequests
-
-BudgetOption = Budget | Sequence[Budget]
 
 
 class CallNeeds(NamedTuple):
@@ -153,16 +159,9 @@ def call_requirements(requirements: Requirements, options: CallOptions) -> Requi
     """The requirements of a job whose calls would all have these options."""
     kind = f"{requirements.kind}: ctx.call"
     uses = requirements.uses if options.limits is None else parse_limit_uses("ctx.call: limits", options.limits)
-    budgets = requirements.budgets if options.budget is None else parse_budgets(options.budget)
+    budgets = requirements.budgets if options.budget is None else parse_budgets("ctx.call: budget", options.budget)
     cost = options.cost if options.cost is not None or not budgets else requirements.cost
-    return Requirements(kind, uses, budgets, cost)
-
-
-def parse_budgets(budget: object) -> tuple[Budget, ...]:
-    given = (budget,) if isinstance(budget, Budget) else budget
-    if not isinstance(given, list | tuple) or not all(isinstance(each, Budget) for each in given):
-        raise BadValue("ctx.call: budget", f"must be a Budget or a list of them; [] for none (is {budget!r})")
-    return tuple(given)
+    return Requirements(kind, uses, budgets, cost, defaults=requirements.defaults)
 
 
 def describe_budgets(

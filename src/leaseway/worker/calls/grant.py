@@ -1,13 +1,33 @@
-"""exchange ─► admit ─► [run handler: call the provider] ─► settle: what one call holds while it is in flight."""
+"""exchange ─► admit ─► [run handler: call the provider] ─► settle: what one call holds while it is in flight, and what
+a handler says that it used: `call.settle(usd=0.004, tokens=1_200)`.
+"""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from typing import Any, NamedTuple
 
-from leaseway.domain.errors import UsageError
+from leaseway.domain.budgets.budget import parse_cost_micros
+from leaseway.domain.errors import BadValue, UsageError
+from leaseway.domain.limits.limit import COUNT_MAX
 from leaseway.domain.limits.rate_limit_headers import NO_REPLY, NOTHING_REPORTED, RateLimitStatus
 from leaseway.worker.calls.call_needs import CallNeeds
-from leaseway.worker.calls.settlement import Settled
 from leaseway.worker.permit_queue import Permit
+
+TOKENS, PARTS = "tokens", ("input_tokens", "output_tokens")
+REPORTED = frozenset({TOKENS, *PARTS, "usd"})
+
+
+class ReportedUse(dict[str, Any]):
+    """What a reply reports, and not the handler: tokens and dollars that no limit or budget of the call counts are left
+    out."""
+
+
+class Settled(NamedTuple):
+    costs: dict[str, int]
+    """In micro-units, by the name of the budget."""
+    used: dict[str, int]
+    """By the name of the limit."""
 
 
 class CallGrant:
@@ -52,9 +72,12 @@ class CallGrant:
     def settle(self, settled: Settled) -> None:
         self.is_settled, self.actuals, self.used = True, settled.costs, settled.used
 
-    def refuse_settled(self) -> None:
+    def refuse_closed(self, verb: str) -> None:
         if self.is_closed:
-            raise UsageError("call.settle: the call has ended; settle it inside `with ctx.call()`")
+            raise UsageError(f"call.{verb}: the call has ended; use it inside `with ctx.call()`")
+
+    def refuse_settled(self) -> None:
+        self.refuse_closed("settle")
         if self.is_settled:
             raise UsageError("call.settle: the call is settled already; settle it once, with all units together")
 
@@ -83,3 +106,43 @@ def enclosing_call(open_grants: Sequence[CallGrant]) -> CallGrant | None:
     if current in open_grants:
         return current
     return next((each for each in reversed(open_grants) if not each.is_sent and each.needs.is_of_job), None)
+
+
+# -- what a handler says that a call used ------------------------------------------------------------------------------
+
+
+def settle_amounts(amounts: Mapping[str, Any], budgets: Mapping[str, str], limits: Mapping[str, str]) -> Settled:
+    """`budgets` and `limits`: the units, by name. A unit that is not given is charged as estimated."""
+    known = {*budgets.values(), *limits.values()}
+    given = dict(amounts)
+    if isinstance(amounts, ReportedUse):
+        given = {unit: amount for unit, amount in given.items() if unit in known or unit not in REPORTED}
+    if TOKENS in known and TOKENS not in given and any(part in given for part in PARTS):
+        given[TOKENS] = sum_of_parts(given)
+    for unit, amount in given.items():
+        if unit not in known and not (unit in PARTS and TOKENS in known):
+            expected = ", ".join(sorted(known)) or "none"
+            raise BadValue(unit, f"is not a unit of this job's budgets and limits; their units: {expected}")
+        if amount is None:
+            raise BadValue(
+                unit, "is missing in the reply; leave it out, and the call is charged what was estimated for it"
+            )
+    return Settled(
+        {name: parse_cost_micros(unit, given[unit]) for name, unit in budgets.items() if unit in given},
+        {name: parse_use(unit, given[unit]) for name, unit in limits.items() if unit in given},
+    )
+
+
+def sum_of_parts(given: Mapping[str, Any]) -> int:
+    missing = [part for part in PARTS if given.get(part) is None]
+    if missing:
+        raise BadValue(missing[0], "is missing; give both input_tokens and output_tokens, or their sum as tokens")
+    return sum(parse_use(part, given[part]) for part in PARTS)
+
+
+def parse_use(field: str, amount: object) -> int:
+    """A whole number, rounded up."""
+    is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+    if not is_number or not math.isfinite(float(amount)) or not 0 <= float(amount) <= COUNT_MAX:  # type: ignore[arg-type]
+        raise BadValue(field, f"must be a number between 0 and {COUNT_MAX:,} (is {amount!r})")
+    return math.ceil(amount)  # type: ignore[call-overload, no-any-return]
