@@ -88,6 +88,8 @@ def task_app(url: str, options: frozenset[tuple[str, Any]]) -> TaskApp:
 
 
 class LeasewayBackend(backends.BaseTaskBackend):
+    """The backend, as the settings name it: `"BACKEND": "leaseway.django.LeasewayBackend"`. Django makes it."""
+
     supports_defer = True
     supports_async_task = True
     supports_get_result = True

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.api.every_store import store_url as store_url
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.running_service import Served, run_service
-from tests.worker.observe import eventually
+from tests.worker.observe import close_lanes, count_closed, eventually
 
 from leaseway import App, Budget, Context
 from leaseway.api import service
@@ -263,6 +263,51 @@ async def test_the_budget_of_one_tenant_is_shown_and_rebooked_by_its_own_name(se
     assert (shown["name"], shown["budget"], shown["windows"][0]["held"]) == ("spend:acme", "spend:{tenant}", "1")
     rebooked = await served.client.post("/v1/budgets/spend:acme/rebook")
     assert rebooked.json() == {"name": "spend:acme", "brought_forward": 0}
+
+
+async def test_the_windows_of_one_tenant_are_shown_without_those_of_others(served: Served) -> None:
+    """An operator who asks for the budget of one tenant would take the spending of another one for its own."""
+    await served.client.put("/v1/budgets/spend:{tenant}", json=SPEND)
+    for tenant, micros in (("acme", MICRO), ("bolt", 2 * MICRO)):
+        line = [(Charge(f"spend:{tenant}", "spend:{tenant}"), micros)]
+        await served.service.world.ledger.hold(f"call of {tenant}", line, 60 * SECOND_US, dispatch=True)
+    for name, held in (("spend:acme", ["1"]), ("spend:bolt", ["2"]), ("spend:{tenant}", ["1", "2"])):
+        windows = (await served.client.get(f"/v1/budgets/{name}")).json()["windows"]
+        assert sorted(window["held"] for window in windows) == held
+
+
+async def test_a_pause_opens_no_lane(served: Served) -> None:
+    """Workers would claim the jobs of a paused budget, be refused, and close the lanes again."""
+    await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 2})
+    await waiting_job(served)
+    store = served.service.world.store
+    assert await close_lanes(store) == 1
+    await served.client.post("/v1/budgets/spend/pause")
+    assert await count_closed(store) == 1
+    await served.client.post("/v1/budgets/spend/resume")
+    assert await count_closed(store) == 0
+
+
+async def test_a_budget_is_not_changed_while_it_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change between the check of the version and the removal would be lost, although both requests succeed."""
+    await served.client.put("/v1/budgets/spend", json=SPEND)
+    definitions = served.service.world.ledger.definitions
+    forget, has_begun, may_end = definitions.forget, asyncio.Event(), asyncio.Event()
+
+    async def slow_forget(name: str) -> bool:
+        has_begun.set()
+        await may_end.wait()
+        return await forget(name)
+
+    monkeypatch.setattr(definitions, "forget", slow_forget)
+    async with asyncio.TaskGroup() as group:
+        deleted = group.create_task(served.client.delete("/v1/budgets/spend", headers={"If-Match": '"1"'}))
+        await has_begun.wait()
+        changed = group.create_task(served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 30}))
+        for _ in range(5):  # the change could overtake it in the meantime
+            assert (await served.client.get("/v1/budgets/spend")).json()["limit"] == "25"
+        may_end.set()
+    assert (deleted.result().status_code, changed.result().status_code) == (204, 201)
 
 
 async def test_what_makes_room_without_a_request_is_used_by_the_next_one(served: Served) -> None:

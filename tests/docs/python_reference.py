@@ -25,7 +25,12 @@ MODULES: dict[str, list[str] | None] = {
     "leaseway.testing": None,
     "leaseway.testing.provider": ["provider", "Provider"],
     "leaseway.testing.models": ["model_provider", "ModelProvider"],
+    "leaseway.testing.fake_open_charge_map": None,
+    "leaseway.testing.postgres": ["postgres_server", "PostgresServer"],
+    "leaseway.testing.valkey": ["valkey_server", "ValkeyServer"],
+    "leaseway.testing.mongodb": ["mongodb_server", "MongoServer", "mongodb_replica_set", "MongoReplicaSet"],
     "leaseway.simulation": None,
+    "leaseway.django": ["LeasewayBackend"],
     "leaseway.telemetry.log": ["JsonLines"],
     "leaseway.imports.sinks.port": ["Sink"],
 }
@@ -33,14 +38,20 @@ MODULES: dict[str, list[str] | None] = {
 
 GIVEN = {
     "Context",
+    "FakeApi",
     "JobHandle",
     "Importer",
+    "LeasewayBackend",
+    "MongoReplicaSet",
+    "MongoServer",
     "ModelProvider",
+    "PostgresServer",
     "Preset",
     "Provider",
     "RecordedCall",
     "SyncContext",
     "Submitted",
+    "ValkeyServer",
     "VirtualTime",
 }
 """Classes whose objects leaseway makes."""
@@ -68,6 +79,9 @@ def render_page() -> str:
 
 
 def describe(value: Any, name: str) -> Iterator[str]:
+    if not callable(value):
+        yield f"{name}: {type(value).__name__}"
+        return
     if not inspect.isclass(value):
         node = parse(value)
         assert isinstance(node, Function)

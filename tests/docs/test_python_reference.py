@@ -1,13 +1,19 @@
 """The reference page of Python describes every public name, with the signature that it has."""
 
+import inspect
 import re
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import pytest
 from tests.docs.document import ROOT
 from tests.docs.python_reference import MARK, MODULES, PAGE, public_names, render_page
 
 import leaseway
+from leaseway import AesGcm, App, Budget, Context, JobHandle, Limit
+from leaseway.simulation import simulate
+from leaseway.testing import virtual_time
 
 TEXT = PAGE.read_text("utf-8")
 BY_HAND = TEXT.partition(MARK)[0]
@@ -52,6 +58,31 @@ def test_calls_in_the_text_name_parameters_that_exist(call: str) -> None:
     assert signature is not None, f"{name} of {home}"
     for parameter in re.findall(r"(\w+)=", arguments):
         assert re.search(rf"\b{parameter}\b[:=]|\*\*", signature[1]), f"{name} has no parameter {parameter}"
+
+
+EXPLAINED: dict[str, Callable[..., Any]] = {
+    "App": App.__init__,
+    "Declare jobs": App.job,
+    "Run workers": App.worker,
+    "JobHandle": JobHandle.result,
+    "Context and SyncContext": Context.call,
+    "Limit": Limit.__init__,
+    "Budget": Budget.__init__,
+    "AesGcm": AesGcm.__init__,
+    "Simulation": simulate,
+    "Testing": virtual_time,
+}
+"""Sections, with a function whose every parameter they explain."""
+
+
+@pytest.mark.parametrize("section", EXPLAINED)
+def test_every_parameter_is_explained(section: str) -> None:
+    """A user cannot guess an option that only the signature has."""
+    (text,) = re.findall(rf"^##+ {section}\n(.*?)(?=^## |\Z)", BY_HAND, re.MULTILINE | re.DOTALL)
+    parameters = inspect.signature(inspect.unwrap(EXPLAINED[section])).parameters.keys() - {"self", "function"}
+    code = " ".join(re.findall(r"`[^`]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+    assert len(parameters) > 1
+    assert [name for name in parameters if not re.search(rf"\b{name}\b", code)] == []
 
 
 def test_public_names_are_where_they_say() -> None:

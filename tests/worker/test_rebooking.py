@@ -10,7 +10,8 @@ from tests.worker.observe import SOON_SECONDS, codes, eventually, record, stored
 from leaseway import App, Budget, Context, State
 from leaseway.domain.budgets.budget import MICRO, Charge
 from leaseway.domain.budgets.rebooking import HoldOwner, hold_id, parse_hold_id
-from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.exchange import Admit, Exchange, Gate, Wants
+from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.outcome import Deferred
 from leaseway.domain.tenant import NAMESPACE_LENGTH_MAX
@@ -70,9 +71,13 @@ async def test_a_raised_budget_brings_forward_the_jobs_that_fit(every_app: App) 
     assert (await world.ledger.reads.audit()).wrong() == []
 
 
-async def test_only_as_many_jobs_are_brought_forward_as_fit(app: App) -> None:
+@pytest.mark.parametrize("step", [1, definitions.STEP])
+async def test_only_as_many_jobs_are_brought_forward_as_fit(
+    app: App, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
     """Two jobs are booked for tomorrow, and there is room for one of them today. The other one would be claimed, find
-    the room taken and go back, and the answer would count it."""
+    the room taken and go back, and the answer would count it. `step`: also if they are read one after the other."""
+    monkeypatch.setattr(definitions, "STEP", step)
     await exhausted(app, 4, usd=2.5)
     await raise_budget(app, 3.5)
     assert await rebook(app.world.store, app.world.ledger, "spend") == 1
@@ -125,6 +130,19 @@ async def test_a_cancelled_job_releases_its_booking_at_once(every_app: App) -> N
     await world.store.operations.retry(JobFilter(ids=(second.id,)), 1)
     async with asyncio.timeout(SOON_SECONDS), working(app):
         await eventually(lambda: is_in(app, second, State.DONE))
+
+
+async def test_a_cancelled_job_whose_worker_died_releases_its_booking_at_once(app: App) -> None:
+    """Nobody else releases it: the next claim ends the job, and no worker runs it again."""
+    _, second = await exhausted(app, 2)
+    world = app.world
+    await world.store.operations.run_now(JobFilter(ids=(second.id,)), 1)
+    job = await stored(app, second)
+    wants = Wants((job.queue,), 1, Token("t"), (Admit(Gate(job.needs, job.tenant), 1),))
+    await world.store.jobs.exchange(Exchange(WorkerId("dead"), wants=wants))
+    assert (await record(app, second)).state is State.LEASED
+    assert await cancel_job(world.store, world.ledger, second.id) is CancelResult.REQUESTED
+    assert await nothing_booked(app)
 
 
 async def test_a_forgotten_budget_brings_forward_all_jobs_that_wait_for_it(app: App) -> None:
