@@ -43,6 +43,13 @@ def test_time_is_not_skipped_while_a_worker_recovers(seed: int) -> None:
     assert report_of(seed).violations == ()
 
 
+@pytest.mark.slow
+def test_a_slow_ledger_wastes_no_permits_of_two_limits() -> None:
+    """Permits of two limits expired while the ledger placed a hold, and the next ones were far away, so jobs never
+    ended. The hold comes first if the ledger is slow. With the sabotage `permit_wasted` this seed is violated."""
+    assert report_of(9_504_840).violations == ()
+
+
 @pytest.mark.parametrize(("wait_seconds", "is_skipped"), [(3, False), (100, True)])
 def test_no_window_is_skipped_for_a_job_that_waits_for_a_limit(wait_seconds: int, is_skipped: bool) -> None:
     """The simulation skips a bounded number of windows. If it skipped an hour for jobs that wait seconds for a limit,

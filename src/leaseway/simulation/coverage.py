@@ -143,7 +143,10 @@ IMPORTS = (
 )
 """The imports scenario's situations."""
 
-CATALOGUES = {"jobs": CATALOGUE, "metered": METERED, "imports": IMPORTS}
+SCALED = ("an autoscaler started a worker", "an autoscaler drained a worker", "an autoscaler crashed")
+"""The scaled scenario's own situations, besides those that it shares with the jobs scenario."""
+
+CATALOGUES = {"jobs": CATALOGUE, "metered": METERED, "imports": IMPORTS, "scaled": SCALED}
 
 
 def note(books: Promises, commit: Commit) -> None:

@@ -13,11 +13,12 @@ from tests.simulation.campaign.imports_scenario import run_imports
 from tests.simulation.campaign.jobs_scenario import run_seed
 from tests.simulation.campaign.metered_scenario import run_metered
 from tests.simulation.campaign.sabotage import SABOTAGES as SABOTAGES_OF_JOBS
+from tests.simulation.campaign.scaled_scenario import run_scaled
 
 from leaseway.simulation.coverage import CATALOGUES
 from leaseway.simulation.scenario import SimulationReport
 
-SCENARIOS = {"jobs": run_seed, "metered": run_metered, "imports": run_imports}
+SCENARIOS = {"jobs": run_seed, "metered": run_metered, "imports": run_imports, "scaled": run_scaled}
 SABOTAGES = {**SABOTAGES_OF_JOBS, **import_sabotage.SABOTAGES}
 BATCH = 5
 SEEDS_TO_REACH_ALL = 200

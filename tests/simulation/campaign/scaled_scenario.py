@@ -1,8 +1,7 @@
 """The jobs scenario with an autoscaler as one more process: it starts and drains the workers, lags, and crashes."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.simulation.campaign.scenario_jobs import KINDS
 from tests.simulation.campaign.submissions import QUEUES, draw_plan
@@ -38,10 +37,10 @@ class ScaledFleet(SimulatedFleet):
 
 
 class Autoscaler:
-    def __init__(self, universe: SimulatedWorld, fleet: ScaledFleet, slots: int, actions: Counter[str]) -> None:
+    def __init__(self, universe: SimulatedWorld, fleet: ScaledFleet, slots: int) -> None:
         self._universe, self._fleet, self._slots = universe, fleet, slots
         self._chance = universe.streams.of("autoscaler")
-        self._actions = actions
+        self._reach = universe.books.reach
         self._drained: set[str] = set()
         self._started = 0
 
@@ -54,7 +53,7 @@ class Autoscaler:
 
     def _crash(self, process: Process) -> None:
         if not self._universe.is_calm:
-            self._actions["crash"] += 1
+            self._reach("an autoscaler crashed")
             process.crash()
             self._universe.loop.call_later(self._chance.uniform(*RESTART_SECONDS), self.start)
 
@@ -89,33 +88,30 @@ class Autoscaler:
     def _resize(self, workers: int) -> None:
         active = self._active()
         for _ in range(workers - len(active)):
-            self._actions["up"] += self._fleet.start() is not None
+            if self._fleet.start() is not None:
+                self._reach("an autoscaler started a worker")
         for process in active[workers:]:
-            self._actions["down"] += 1
+            self._reach("an autoscaler drained a worker")
             self._drained.add(process.name)
             self._fleet.drain(process)
 
 
 class ScaledScenario(Scenario):
-    def __init__(self, universe: SimulatedWorld, load: Load, actions: Counter[str]) -> None:
+    def __init__(self, universe: SimulatedWorld, load: Load) -> None:
         super().__init__(universe, load)
         fleet = ScaledFleet(universe, load.kinds, self._settings, load.schedules, self._meter)
         self._fleet = fleet
-        self._autoscaler = Autoscaler(universe, fleet, self._settings.concurrency, actions)
+        self._autoscaler = Autoscaler(universe, fleet, self._settings.concurrency)
 
     async def _story(self) -> None:
         self._autoscaler.start()
         await super()._story()
 
 
-def run_scaled_seed(
-    seed: int, actions: Counter[str], *, write: Callable[[str], object] | None = None
+def run_scaled(
+    seed: int, *, sql: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None
 ) -> SimulationReport:
-    """`actions` counts what the autoscaler did."""
+    """Run the scaled scenario. `sql` replaces the store's statements; `write` receives the trace, line by line."""
     swarm = draw(seed)
     load = Load(kinds=KINDS, plan=draw_plan(Streams(seed).of("plan"), swarm), queues=QUEUES)
-
-    def story(universe: SimulatedWorld, load: Load) -> Scenario:
-        return ScaledScenario(universe, load, actions)
-
-    return run_load(seed, swarm, load, sql=statements(), write=write, story=story)
+    return run_load(seed, swarm, load, sql=statements() if sql is None else sql, write=write, story=ScaledScenario)
