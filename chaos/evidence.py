@@ -67,6 +67,8 @@ class Process:
     name: str
     role: str
     started: float
+    loaded: float = math.inf
+    """When it had loaded its code: on a busy machine that takes long, and it can recover from nothing before."""
     ended: float = math.inf
     code: int | None = None
     is_wanted: bool = False
@@ -145,6 +147,8 @@ class Evidence:
                 self.cancellings[record.job][-1] = record.answer
             case history.Heard():
                 self.heard[record.name] += 1
+            case history.Loaded():
+                self.processes[by].loaded = record.at
             case _:
                 self._take_of_work(by, record)
 

@@ -132,6 +132,10 @@ class Heard(Record, frozen=True, tag="heard"):
     facts: dict[str, str] = {}
 
 
+class Loaded(Record, frozen=True, tag="loaded"):
+    """The process has loaded its code and opens the store next."""
+
+
 # -- the supervisor -------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +185,7 @@ AnyRecord = (
     | Started
     | Ended
     | Heard
+    | Loaded
     | ProcessStarted
     | ProcessEnded
     | FaultBegan

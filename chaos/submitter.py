@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 
 from chaos import sabotage
-from chaos.history import Acknowledged, Cancelled, Cancelling, Heard, Journal, Refused, Submitting, Unknown
+from chaos.history import Acknowledged, Cancelled, Cancelling, Heard, Journal, Loaded, Refused, Submitting, Unknown
 from chaos.jobs import Jobs, Planned, any_job
 from chaos.worker import Orders
 from leaseway import Submitted, TransientError, UnknownOutcome
 from leaseway.domain.ids import JobId
+from leaseway.wiring import store_at
 from leaseway.worker.submit import Bound
 
 PATIENCE = 3
@@ -41,6 +42,8 @@ class Submitter:
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._is_over.set)
+        store_at(self._orders.url)  # loads the driver
+        self._journal.write(Loaded())
         ways: list[Callable[[random.Random], Awaitable[None]]]
         ways = [self._one, self._bulk, self._keyed, self._cancelled, self._plain]
         async with asyncio.TaskGroup() as group:

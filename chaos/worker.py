@@ -10,7 +10,7 @@ from msgspec import Struct
 
 import leaseway.wiring
 from chaos import sabotage
-from chaos.history import Heard, Journal
+from chaos.history import Heard, Journal, Loaded
 from chaos.jobs import Jobs
 from chaos.recording import recorded
 from leaseway import TransientError
@@ -53,6 +53,8 @@ def main(orders: Orders) -> None:
 
     leaseway.wiring.store_at = recording_store_at
     jobs = Jobs(orders.url, orders.lease_seconds, journal, orders.name, events)
+    store_at(orders.url)  # loads the driver
+    journal.write(Loaded())
     while True:  # until it has run; if the store is away at the start, the worker is started again
         try:
             jobs.app.work(concurrency=orders.concurrency, grace=2 * orders.lease_seconds)

@@ -30,8 +30,9 @@ class Story:
 
     # -- the supervisor ---------------------------------------------------------------------------------------------
 
-    def started(self, name: str, at: float) -> None:
+    def started(self, name: str, at: float, loaded: float | None = None) -> None:
         self.says("supervisor", history.ProcessStarted(at=at, name=name, role=name.split("-")[0]))
+        self.says(name, history.Loaded(at=at if loaded is None else loaded))
 
     def ended(self, name: str, at: float, code: int = -9, *, is_wanted: bool = True) -> None:
         self.says("supervisor", history.ProcessEnded(at=at, name=name, code=code, is_wanted=is_wanted))

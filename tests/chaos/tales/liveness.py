@@ -103,6 +103,29 @@ def who_started_at_the_end_of_a_fault_may_take_his_time(story: Story) -> None:
 
 
 @sound
+def who_loads_his_code_for_long_is_not_hit_by_a_fault_meanwhile(story: Story) -> None:
+    """A busy machine takes longer than five seconds to load it. The process does not know the store yet."""
+    story.fault("kill", [EAST], 2.0, 2.2)
+    story.ended(EAST, 2.1)
+    story.started("worker-heir", 2.15, loaded=10.0)
+    story.fault("vacuum", [WEST, "worker-heir"], 4.0, 4.5)
+    for n in range(40):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.done("of the heir", 11.0, "worker-heir")
+
+
+@breaks("everything_comes_back")
+def who_has_loaded_his_code_must_come_back(story: Story) -> None:
+    story.fault("kill", [EAST], 2.0, 2.2)
+    story.ended(EAST, 2.1)
+    story.started("worker-heir", 2.15, loaded=3.0)
+    story.fault("vacuum", [WEST, "worker-heir"], 4.0, 4.5)
+    for n in range(40):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.done("of the heir", 11.0, "worker-heir")
+
+
+@sound
 def who_is_killed_where_nothing_goes_through_had_no_time_to_come_back_before(story: Story) -> None:
     """The process had two seconds to recover from the first fault before the fatal one began, although it died much
     later.
