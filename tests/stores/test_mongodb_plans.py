@@ -175,7 +175,7 @@ async def test_a_claim_reaches_one_shard(
 ) -> None:
     """The designed shard key is queue and tenant. A claim that leaves one of them open would ask every shard."""
     await ContractWorker(store).claim(TAKEN)
-    claims = [each for each in recorder.commands if each.get("find") == JOBS and "priority" in each.get("sort", {})]
+    claims = [each for each in recorder.commands if each.get("find") == JOBS and "turn" in each.get("sort", {})]
     assert claims
     for command in claims:
         command = {name: value for name, value in command.items() if value is not None}

@@ -1,10 +1,12 @@
 """Claims: which lanes have work, how many jobs each of them gives, and the leases.
 
-    survey (lanes with ready jobs, changes, pauses, flows, tenants) ─► turns ─► shares ─► jobs ─► leases
+    survey (flows with work, their lanes, changes, pauses, tenants) ─► turns ─► shares ─► jobs ─► leases
 
-The decisions are those of `domain.lane`. Jobs of a lane are claimed in the order of their index. If several workers
-claim from one lane at once, they would all choose its first jobs, and all but one would conflict. So a worker that has
-met conflicts begins further back, at a random multiple of its share: see `Contention`.
+A survey walks over the flows with work in the order of their virtual times and stops after as many as a claim
+serves, so that its cost does not depend on how many lanes exist. The decisions are those of `domain.lane`. Jobs of a
+lane are claimed in the order of their index. If several workers claim from one lane at once, they would all choose its
+first jobs, and all but one would conflict. So a worker that has met conflicts begins further back, at a random multiple
+of its share: see `Contention`.
 """
 
 import random
@@ -12,9 +14,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pymongo import UpdateOne
+from pymongo import UpdateMany, UpdateOne
 
-from leaseway.domain.exchange import LANES_MAX, Exchange, Gate, Gated, Wants
+from leaseway.domain.exchange import CLAIM_MAX, LANES_MAX, Gate, Gated, Wants
 from leaseway.domain.ids import JobId, WorkerId
 from leaseway.domain.job import Lease
 from leaseway.domain.lane import (
@@ -30,11 +32,9 @@ from leaseway.domain.lane import (
 )
 from leaseway.domain.outcome import usable_lease_us
 from leaseway.domain.tenant import Tenant
-from leaseway.stores.mongodb.connection import META, SCHEMA_ID, Database, Document, Session
+from leaseway.stores.mongodb.connection import Database, Document, Session
 from leaseway.stores.mongodb.database import JobTransaction
-from leaseway.stores.mongodb.definitions import parse_pause, parse_tenant
 from leaseway.stores.mongodb.documents import (
-    ALL_LEASED,
     LEASED,
     READY,
     Doc,
@@ -43,18 +43,35 @@ from leaseway.stores.mongodb.documents import (
     lane_key,
     new_lease,
     parse_lease,
-    renewal,
+    parse_pause,
+    parse_tenant,
 )
-from leaseway.stores.mongodb.lanes import CHANGES_MAX, COUNTERS, LaneChanges, Lanes, LaneState, VtimeCharge
-from leaseway.stores.mongodb.schema import FLOWS, JOBS, LANE_CHANGES, LANES, PAUSES, TENANTS
+from leaseway.stores.mongodb.lanes import (
+    CHANGES_MAX,
+    COUNTERS,
+    HAS_GATED,
+    KINDS,
+    MOVED_MAX,
+    TURN,
+    LaneChanges,
+    Lanes,
+    LaneState,
+    VtimeCharge,
+    Walk,
+    flow_of,
+    named_stages,
+    open_lanes_of,
+    read_together,
+    stage,
+    walk_stages,
+    walked,
+    without_walks,
+)
+from leaseway.stores.mongodb.schema import FLOWS, JOBS, LANE_CHANGES, LANES, PAUSES
 from leaseway.stores.mongodb.settle import OPENED
 
-OPEN_LANES_MAX = 20_000
-"""The most open lanes with ready jobs that one claim looks at."""
-TURN: Doc = {"$project": dict.fromkeys(("queue", "tenant", "needs", "counts.ready", "vtime", "closed_until"), 1)}
-"""What decides about the turn of a lane."""
 ID: Doc = {"$project": {"_id": 1}}
-ORDER = {"priority": -1, "run_at": 1, "seq": 1}
+ORDER = {"turn": 1, "run_at": 1, "seq": 1}
 SPREAD_MAX = 16
 CALM_AFTER = 20
 """After so many claims without a conflict, a worker begins closer to the front again."""
@@ -89,8 +106,11 @@ class Survey(NamedTuple):
     """The lanes with work, and all that decides about their turns, in one snapshot."""
 
     lanes: Lanes
+    """Those without a gate that come first, those that changes name, and those behind the gates that were asked for."""
     tenants: Mapping[str, Tenant]
     pauses: Sequence[Pause]
+    gated: set[Flow]
+    """Flows that may have further open lanes behind a gate."""
 
     def gate(self, lane: LaneState) -> Gate | None:
         tenant = self.tenants.get(lane.key[1])
@@ -120,55 +140,58 @@ class Survey(NamedTuple):
 # -- survey -----------------------------------------------------------------------------------------------------------
 
 
-def survey_stages(queues: Sequence[str], gates: Collection[Gate] = ()) -> list[Doc]:
+def survey_stages(queues: Sequence[str], gates: Collection[Gate] = (), tenant: str | None = None) -> list[Doc]:
     """What a survey reads together with the time. `gates`: their lanes are read even if they are closed."""
     named = {"queue": {"$in": list(queues)}}
     asked = [{"needs": gate.needs, "tenant": gate.tenant} for gate in gates]
-    lanes = [{"$limit": OPEN_LANES_MAX}, TURN]
-    by_gate = [stage("gate_lanes", LANES, {"gate": {"$in": asked}, **named}, *lanes)] if asked else []
+    by_gate = [stage("gate_lanes", LANES, {"gate": {"$in": asked}, **named}, TURN)] if asked else []
     return [
-        stage("open_lanes", LANES, {"is_open": True, **named}, *lanes),
         stage("changes", LANE_CHANGES, named, {"$sort": {"seq": 1}}, {"$limit": CHANGES_MAX + 1}),
         stage("pauses", PAUSES, named),
         stage("first_floor", FLOWS, named, {"$sort": {"vfloor": -1}}, {"$limit": 1}),
+        *walk_stages(Walk(queues, tenant)),
         *by_gate,
     ]
 
 
-def stage(name: str, collection: str, condition: Doc, *more: Doc) -> Doc:
-    """A stage that adds the documents of a collection which meet this condition, under this name. Transactions support
-    $lookup, but not $unionWith."""
-    return {"$lookup": {"from": collection, "pipeline": [{"$match": condition}, *more], "as": name}}
-
-
-async def survey(database: Database, session: Session, found: Document, pending: Sequence[Doc] = ()) -> Survey:
+async def survey(
+    database: Database, session: Session, found: Document, walk: Walk, pending: Sequence[Doc] = ()
+) -> Survey:
     """`found`: what `survey_stages` have read. `pending`: changes of this transaction that are not written yet."""
     if len(found["changes"]) > CHANGES_MAX:
         raise TooManyChanges
-    lanes, changes = Lanes(), [*found["changes"], *pending]
-    for doc in [*found["open_lanes"], *found.get("gate_lanes", ())]:
-        lanes.add_lane(doc)
+    changes = [*found["changes"], *pending]
+    pauses = [parse_pause(doc) for doc in found["pauses"]]
+    moved = {flow_of(change) for change in changes}
+    if pauses or len(moved) > MOVED_MAX:
+        walk = walk._replace(pauses=pauses, limit=LANES_MAX + len(moved))
+        found = {**without_walks(found), **await read_together(database, session, *walk_stages(walk))}
+    lanes, tenants = Lanes(), dict[str, Tenant]()
     lanes.floor = max((doc["vfloor"] for doc in found["first_floor"]), default=0)
-    tenants = await complete(database, session, lanes, changes)
+    for doc in (doc for kind in KINDS for doc in walked(found, kind)):
+        lanes.add_flow(doc)
+        for lane in doc["plain"]:
+            lanes.add_lane(lane)
+        tenants |= {each["_id"]: parse_tenant(each) for each in doc["settings"]}
+    for doc in found.get("gate_lanes", ()):
+        lanes.add_lane(doc)
+    tenants |= await complete(database, session, lanes, changes)
     for change in changes:
         lanes.apply(change)
-    return Survey(lanes, tenants, [parse_pause(doc) for doc in found["pauses"]])
+    gated = {flow_of(doc) for doc in walked(found, HAS_GATED)}
+    gated |= {flow_of(change) for change in changes if "reopened" in change}
+    return Survey(lanes, tenants, pauses, gated)
 
 
 async def complete(database: Database, session: Session, lanes: Lanes, changes: Sequence[Doc]) -> dict[str, Tenant]:
-    """Add the flows of these lanes, and the lanes that only changes name. Return the tenants of all."""
-    keys = lanes.lanes.keys() | {lane_key(change) for change in changes}
-    if not keys:
+    """Add the lanes and flows that changes name, and the flows of all lanes. Return the tenants of what was added."""
+    moved = {flow_of(change) for change in changes}
+    keys = {lane_key(change) for change in changes} | {(*flow, "") for flow in moved}
+    flows = {key[:2] for key in keys | lanes.lanes.keys()} - lanes.flows.keys()
+    missing = {key for key in keys - lanes.lanes.keys() if key[:2] in flows or key[2]}
+    if not missing and not flows:
         return {}
-    missing = [lane_fields(key) for key in keys - lanes.lanes.keys()]
-    flows = [{"queue": queue, "tenant": tenant} for queue, tenant in {key[:2] for key in keys}]
-    found = await read_together(
-        database,
-        session,
-        stage("lanes", LANES, {"_id": {"$in": missing}}, TURN),
-        stage("flows", FLOWS, {"_id": {"$in": flows}}),
-        stage("tenants", TENANTS, {"_id": {"$in": list({tenant for _, tenant, _ in keys})}}),
-    )
+    found = await read_together(database, session, *named_stages(missing, flows, TURN))
     for doc in found["lanes"]:
         lanes.add_lane(doc)
     for doc in found["flows"]:
@@ -176,10 +199,19 @@ async def complete(database: Database, session: Session, lanes: Lanes, changes: 
     return {doc["_id"]: parse_tenant(doc) for doc in found["tenants"]}
 
 
-async def read_together(database: Database, session: Session, *stages: Doc) -> Document:
-    """Several queries in one round trip. All that they find must fit into one document."""
-    async with await database[META].aggregate([{"$match": {"_id": SCHEMA_ID}}, *stages], session=session) as cursor:
-        return await cursor.next()
+async def read_gated(
+    database: Database, session: Session, survey: Survey, count: int, closed: Collection[Gate] = ()
+) -> bool:
+    """Add the first open lanes behind a gate of each flow that may have some, except those of the gates in `closed`.
+    True: a flow may have more of them."""
+    flows = {flow: [gate.needs for gate in closed if gate.tenant == flow[1]] for flow in survey.gated}
+    for queue, tenant, needs in survey.lanes.lanes:
+        if (queue, tenant) in flows:
+            flows[queue, tenant].append(needs)
+    docs = await open_lanes_of(database, session, flows, count, TURN) if flows else []
+    for doc in docs:
+        survey.lanes.add_lane(doc)
+    return any(number == count for number in Counter(flow_of(doc) for doc in docs).values())
 
 
 # -- close ------------------------------------------------------------------------------------------------------------
@@ -200,6 +232,9 @@ async def close_lanes(transaction: JobTransaction, wants: Wants, survey: Survey)
             elif closing.wait_us and lane.closed_until is None:
                 lane.closed_until, lane.closed_why = transaction.now + closing.wait_us, closing.why
                 updates.append(closing_update(lane))
+            else:
+                continue
+            transaction.changes.reopened(lane.flow)
     if updates:
         await transaction[LANES].bulk_write(updates, session=transaction.session)
 
@@ -217,19 +252,6 @@ def closing_update(lane: LaneState) -> UpdateOne:
 # -- claim ------------------------------------------------------------------------------------------------------------
 
 
-async def adopt(transaction: JobTransaction, call: Exchange) -> list[Lease]:
-    """Leases that the first try of this exchange was granted; its reply was lost. They are renewed."""
-    assert call.wants is not None
-    where = {**ALL_LEASED, "lease.token": call.wants.token, "lease.owner": call.worker}
-    docs = await transaction.find(JOBS, where, sort=[("seq", 1)])
-    renewals = [
-        UpdateOne({"_id": doc["_id"]}, renewal(transaction.now + usable_lease_us(doc["lease_us"]))) for doc in docs
-    ]
-    if renewals:
-        await transaction.jobs.bulk_write(renewals, ordered=False, session=transaction.session)
-    return [parse_lease(doc, call.wants.token) for doc in docs][: call.wants.repeat_max]
-
-
 async def claim(
     transaction: JobTransaction, worker: WorkerId, wants: Wants, survey: Survey, contention: Contention
 ) -> list[Lease]:
@@ -241,7 +263,7 @@ async def claim(
     found = await read_ready(transaction, [(lanes[number], share) for number, share in shares.items()], contention)
     claimed = {number: found[lanes[number].key] for number in shares}
     docs = [doc for of_lane in claimed.values() for doc in of_lane]
-    await lease(transaction, worker, wants, docs)
+    lease(transaction, worker, wants, docs)
     changes = charge(survey, [turn for turn, _ in turns], lanes, {number: len(of) for number, of in claimed.items()})
     for change in changes.render(transaction.now):
         survey.lanes.apply(change)
@@ -277,7 +299,8 @@ async def read_ready(
 
 async def read_claimable(transaction: JobTransaction, where: Doc, **options: Any) -> list[Doc]:
     fields, order = {"errors": 0, "trace": 0}, list(ORDER.items())
-    return await transaction.jobs.find(where, fields, session=transaction.session, sort=order, **options).to_list()
+    found = transaction.jobs.find(where, fields, session=transaction.session, sort=order, **options)
+    return await found.batch_size(CLAIM_MAX).to_list()
 
 
 async def ready_ids(transaction: JobTransaction, queries: Iterable[tuple[Doc, int, int]]) -> list[JobId]:
@@ -291,7 +314,7 @@ async def ready_ids(transaction: JobTransaction, queries: Iterable[tuple[Doc, in
     return [doc["_id"] for n in range(len(stages)) for doc in found[f"lane{n}"]]
 
 
-async def lease(transaction: JobTransaction, worker: WorkerId, wants: Wants, docs: Iterable[Doc]) -> None:
+def lease(transaction: JobTransaction, worker: WorkerId, wants: Wants, docs: Iterable[Doc]) -> None:
     """Count the attempt at the claim, so that a job that kills its worker is not retried for ever."""
     groups: dict[tuple[int, bool], list[str]] = {}
     for doc in docs:
@@ -308,7 +331,7 @@ async def lease(transaction: JobTransaction, worker: WorkerId, wants: Wants, doc
         }
         if is_copy:
             update["$unset"] = {"last_token": ""}
-        await transaction.jobs.update_many({"_id": {"$in": ids}}, update, session=transaction.session)
+        transaction.update_later(UpdateMany({"_id": {"$in": ids}}, update))
 
 
 def charge(
@@ -333,8 +356,19 @@ def charge(
     return changes
 
 
-def list_gates(survey: Survey, wants: Wants) -> tuple[Gated, ...]:
-    """The gates behind which jobs are still ready."""
+async def list_gates(transaction: JobTransaction, wants: Wants, survey: Survey) -> tuple[Gated, ...]:
+    """The gates behind which jobs are still ready. Only as many lanes are read as the list needs, unless lanes share
+    gates."""
+    count = -(-LANES_MAX // max(len(survey.gated), 1))
+    while True:  # ends, because the number of lanes grows
+        is_cut = await read_gated(transaction.database, transaction.session, survey, count)
+        gates = gates_of(survey, wants)
+        if count >= LANES_MAX or len(gates) >= LANES_MAX or not is_cut:
+            return gates
+        count = min(4 * count, LANES_MAX)
+
+
+def gates_of(survey: Survey, wants: Wants) -> tuple[Gated, ...]:
     lanes = [lane for lane in survey.with_work(wants.queues, wants.tenant) if lane.closed_until is None]
     turns = [turn for turn, _ in survey.turns(lane for lane in lanes if survey.gate(lane) is not None)]
     listed = {turn.lane for of_flow in by_flow(turns).values() for turn in of_flow[:LANES_MAX]}

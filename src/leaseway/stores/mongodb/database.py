@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from pymongo import UpdateMany
 from pymongo.asynchronous.collection import AsyncCollection
 
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import Instant
 from leaseway.stores.event_loops import LocalNotifier
 from leaseway.stores.mongodb.connection import Connections, Database, Session, Transaction
-from leaseway.stores.mongodb.documents import FINAL, SCHEDULED, Doc, LaneKey, lane_key, text_size
+from leaseway.stores.mongodb.documents import FINAL, PENDING, SCHEDULED, Doc, LaneKey, lane_key, text_size, turn
 from leaseway.stores.mongodb.lanes import BYTES, FOLD_AT, LaneChanges, LaneState, fold, read_lanes
 from leaseway.stores.mongodb.schema import JOBS, LANE_CHANGES
 
@@ -31,6 +32,7 @@ class JobTransaction:
         self.now: Instant = transaction.now
         self.found = transaction.found
         self.changes = LaneChanges()
+        self._updates: list[UpdateMany] = []
 
     @property
     def jobs(self) -> Collection:
@@ -48,6 +50,11 @@ class JobTransaction:
         if docs:
             await self.database[name].insert_many(docs, session=self.session)
 
+    def update_later(self, *updates: UpdateMany) -> None:
+        """Change jobs at the end of the transaction, all with one command. Until then, queries do not find the
+        changes."""
+        self._updates += updates
+
     def moved(self, lane: LaneKey, before: str, after: str) -> None:
         self.changes.add(lane, before, -1)
         self.changes.add(lane, after, 1)
@@ -59,6 +66,8 @@ class JobTransaction:
         doc["status"] = status
         for name in ("lease", "finished_at", "at"):
             doc.pop(name, None)
+        if status in PENDING:
+            doc["turn"] = turn(status, doc["priority"])
         if status == SCHEDULED:
             doc["at"] = doc["run_at"]
         if status in FINAL:
@@ -73,6 +82,8 @@ class JobTransaction:
 
     async def flush(self, by: str) -> None:
         """`by`: the store that changes the lanes, which needs no notification of it."""
+        if self._updates:
+            await self.jobs.bulk_write(self._updates, session=self.session)
         await self.insert(LANE_CHANGES, [doc | {"by": by} for doc in self.changes.render(self.now)])
 
 

@@ -10,8 +10,6 @@ from pymongo.errors import DuplicateKeyError
 from leaseway.domain.ids import Instant, WorkerId
 from leaseway.domain.job import NewJob, jobs_by_id
 from leaseway.domain.lane import Pause, check_pause
-from leaseway.domain.limits.limit import Rate
-from leaseway.domain.quota import Quotas
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule, check_schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.domain.workers import (
@@ -26,9 +24,10 @@ from leaseway.ports.pool_board import FORGET_AFTER_US as FORGET_POOL_AFTER_US
 from leaseway.ports.pool_board import POOLS_MAX, PoolRecord
 from leaseway.stores.mongodb.connection import Database
 from leaseway.stores.mongodb.database import JobDatabase, JobTransaction
-from leaseway.stores.mongodb.documents import Doc
+from leaseway.stores.mongodb.documents import Doc, parse_pause, parse_tenant
 from leaseway.stores.mongodb.errors import only_usable
-from leaseway.stores.mongodb.schema import LANES, PAUSES, POOLS, SCHEDULES, TENANTS, WORKERS
+from leaseway.stores.mongodb.lanes import flow_of
+from leaseway.stores.mongodb.schema import FLOWS, LANES, PAUSES, POOLS, SCHEDULES, TENANTS, WORKERS
 from leaseway.stores.mongodb.settle import OPENED
 from leaseway.stores.mongodb.submit import submit
 
@@ -147,16 +146,8 @@ async def open_lanes(transaction: JobTransaction, tenant: str) -> None:
     """The caps of this tenant have changed: a worker asks the limiter again."""
     where = {"tenant": tenant, "closed_until": {"$exists": True}}
     await transaction[LANES].update_many(where, OPENED, session=transaction.session)
-
-
-def parse_tenant(doc: Mapping[str, Any]) -> Tenant:
-    return Tenant(
-        name=doc["_id"],
-        weight=doc["weight"],
-        concurrency=doc["concurrency"],
-        starts=msgspec.convert(doc["starts"], tuple[Rate, ...]),
-        quotas=msgspec.convert(doc["quotas"], Quotas),
-    )
+    for flow in await transaction.find(FLOWS, {"tenant": tenant}, "queue", "tenant"):
+        transaction.changes.reopened(flow_of(flow))
 
 
 class MongoPauses:
@@ -188,10 +179,6 @@ class MongoPauses:
             return [parse_pause(doc) async for doc in database[PAUSES].find().sort([("queue", 1), ("tenant", 1)])]
 
         return await self._database.connections.read(query)
-
-
-def parse_pause(doc: Mapping[str, Any]) -> Pause:
-    return Pause(doc["queue"], doc["tenant"] or None, doc["since"])
 
 
 class MongoWorkers:

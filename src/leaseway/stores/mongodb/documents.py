@@ -5,7 +5,8 @@
 
 A field without a value is left out. `lease` exists if and only if the job is leased, `finished_at` if and only if it
 has finished. `at` is when the status ends or began, for the index that orders jobs of a status by time: `run_at` of a
-scheduled job, `lease.until` of a leased one, `finished_at` of a finished one; ready jobs have none.
+scheduled job, `lease.until` of a leased one, `finished_at` of a finished one; ready jobs have none. `turn` orders the
+pending jobs of a lane: a small one comes first.
 
 Times are microseconds since 1970 on the server's clock: in a shell, `new Date(job.run_at / 1000)`.
 """
@@ -15,6 +16,7 @@ from datetime import UTC
 from threading import Lock
 from typing import Any
 
+import msgspec
 from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 from bson.int64 import Int64
 from msgspec import inspect
@@ -23,7 +25,11 @@ from leaseway.domain.exchange import ERRORS_MAX
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
 from leaseway.domain.inspection import SUMMARY_PROGRESS_BYTES_MAX, JobSummary
 from leaseway.domain.job import ErrorRecord, Failure, Job, Lease, NewJob, Settlement, State
+from leaseway.domain.lane import Pause
+from leaseway.domain.limits.limit import Rate
 from leaseway.domain.outcome import usable_lease_us
+from leaseway.domain.quota import Quotas
+from leaseway.domain.tenant import Tenant
 
 READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = "ready", "scheduled", "leased", "done", "failed", "cancelled"
 STATUSES = (READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED)
@@ -86,16 +92,22 @@ def pending_status(run_at: Instant, now: Instant) -> str:
     return SCHEDULED if run_at > now else READY
 
 
+def turn(status: str, priority: int) -> int:
+    """Comes first in the order of the jobs of a lane: ready ones by priority, scheduled ones by time alone."""
+    return -priority if status == READY else 0
+
+
 def start_time(asked: NewJob | Settlement, now: Instant) -> Instant:
     return asked.run_at if asked.run_at is not None else now + asked.delay_us
 
 
 def render_job(job: NewJob, now: Instant) -> Doc:
     run_at, size = start_time(job, now), len(job.payload.encode())
+    status = pending_status(run_at, now)
     doc: Doc = {
         "_id": job.id, "kind": job.kind, "queue": job.queue, "tenant": job.tenant, "needs": job.needs,
-        "status": pending_status(run_at, now), "priority": job.priority, "run_at": run_at, "seq": next_seq(now),
-        "attempts": 0, "attempts_max": job.attempts_max, "fence": 0, "lease_us": job.lease_us,
+        "status": status, "priority": job.priority, "turn": turn(status, job.priority), "run_at": run_at,
+        "seq": next_seq(now), "attempts": 0, "attempts_max": job.attempts_max, "fence": 0, "lease_us": job.lease_us,
         "cancel_requested": False, "created_at": now, "payload": job.payload, "payload_bytes": size,
         "bytes": size + len((job.cursor or "").encode()),
     }  # fmt: skip
@@ -176,6 +188,20 @@ def parse_job(doc: Mapping[str, Any]) -> Job:
 
 def parse_errors(doc: Mapping[str, Any]) -> list[ErrorRecord]:
     return [ErrorRecord(job=JobId(doc["_id"]), **error) for error in doc.get("errors", ())]
+
+
+def parse_tenant(doc: Mapping[str, Any]) -> Tenant:
+    return Tenant(
+        name=doc["_id"],
+        weight=doc["weight"],
+        concurrency=doc["concurrency"],
+        starts=msgspec.convert(doc["starts"], tuple[Rate, ...]),
+        quotas=msgspec.convert(doc["quotas"], Quotas),
+    )
+
+
+def parse_pause(doc: Mapping[str, Any]) -> Pause:
+    return Pause(doc["queue"], doc["tenant"] or None, doc["since"])
 
 
 def renewal(until: Instant) -> Doc:

@@ -26,8 +26,8 @@ from leaseway.stores.mongodb.budget_transaction import parse_usable_budget
 from leaseway.stores.mongodb.budgets import MongoBudgetReads
 from leaseway.stores.mongodb.connection import Database, Session
 from leaseway.stores.mongodb.database import JobDatabase
-from leaseway.stores.mongodb.definitions import MongoPauses, MongoWorkers, parse_tenant, parse_usable_schedule
-from leaseway.stores.mongodb.documents import ALL_LEASED, LEASED, READY, SCHEDULED, Doc, LaneKey, lane_key
+from leaseway.stores.mongodb.definitions import MongoPauses, MongoWorkers, parse_usable_schedule
+from leaseway.stores.mongodb.documents import ALL_LEASED, LEASED, READY, SCHEDULED, Doc, LaneKey, lane_key, parse_tenant
 from leaseway.stores.mongodb.lanes import CHANGES_MAX, LaneState, read_lanes
 from leaseway.stores.mongodb.limits import parse_usable_limit
 from leaseway.stores.mongodb.schema import (

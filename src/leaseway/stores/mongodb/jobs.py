@@ -7,7 +7,7 @@ belongs to no worker: it is handled in a transaction of its own before, and left
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 
 from pymongo import UpdateOne
@@ -20,11 +20,10 @@ from leaseway.stores.event_loops import IdleForecast
 from leaseway.stores.mongodb.claim import (
     Contention,
     TooManyChanges,
-    adopt,
     claim,
     close_lanes,
     list_gates,
-    stage,
+    read_gated,
     survey,
     survey_stages,
 )
@@ -32,9 +31,10 @@ from leaseway.stores.mongodb.connection import Database, Document, Session
 from leaseway.stores.mongodb.database import JobDatabase, JobTransaction
 from leaseway.stores.mongodb.documents import ALL_LEASED, LEASED, SCHEDULED, TIMED, Doc, renewal
 from leaseway.stores.mongodb.errors import WriteConflict
+from leaseway.stores.mongodb.lanes import KINDS, Walk, read_together, stage, walk_stages, without_walks
 from leaseway.stores.mongodb.notify import FORECAST_SECONDS
 from leaseway.stores.mongodb.schema import CANCEL_REQUESTS, JOBS, LANES
-from leaseway.stores.mongodb.settle import promote, read_jobs, reclaim, reopen, settle, write_jobs
+from leaseway.stores.mongodb.settle import adopt, promote, read_jobs, reclaim, reopen, settle, settled_stage, write_jobs
 from leaseway.stores.mongodb.submit import KnownId, submit
 
 CLAIM_TRIES_MAX = 6
@@ -124,17 +124,18 @@ class MongoJobs:
         return await self._database.write(work, exchange_stages(call), on_conflict=conflicted)
 
     async def _settle_and_claim(self, transaction: JobTransaction, call: Exchange, *, may_claim: bool) -> ExchangeReply:
-        lost = await settle(transaction, call.settlements) if call.settlements else []
-        wants = call.wants
+        wants, may_wait = call.wants, not call.repeat
+        lost = await settle(transaction, call.settlements, may_wait=may_wait) if call.settlements else []
         gated: tuple[Gated, ...] = ()
         leases = await adopt(transaction, call) if wants and call.repeat else []
         if wants:
             pending = transaction.changes.render(transaction.now)
-            known = await survey(transaction.database, transaction.session, transaction.found, pending)
+            walk = Walk(wants.queues, wants.tenant)
+            known = await survey(transaction.database, transaction.session, transaction.found, walk, pending)
             await close_lanes(transaction, wants, known)
             if not leases and wants.count > 0 and may_claim:
                 leases = await claim(transaction, call.worker, wants, known, self._contention)
-            gated = list_gates(known, wants) if wants.count > 0 else ()
+            gated = await list_gates(transaction, wants, known) if wants.count > 0 else ()
         ended = {settlement.id for settlement in call.settlements} - set(lost)
         cancelled = tuple(doc["_id"] for doc in transaction.found["to_cancel"] if doc["_id"] not in ended)
         return ExchangeReply(tuple(leases), tuple(lost), cancelled, gated)
@@ -204,9 +205,7 @@ class MongoJobs:
 
         async def query(database: Database, session: Session) -> int | None:
             now, found = await self._database.connections.look(database, stages, session)
-            known = await survey(database, session, found)
-            lanes = [lane for lane in known.with_work(queues) if lane.closed_until is None]
-            if any((gate := known.gate(lane)) is None or gate not in closed for lane in lanes):
+            if await has_work(database, session, found, queues, closed):
                 return 0
             first = first_due(found)
             return None if first is None else max(first - now, 0)
@@ -232,11 +231,31 @@ class MongoJobs:
         return await self._database.connections.read(query)
 
 
+async def has_work(
+    database: Database, session: Session, found: Document, queues: Sequence[str], closed: Collection[Gate]
+) -> bool:
+    """Whether a lane is open and has ready jobs, except behind these gates. The walk ends soon, because it passes only
+    flows with these gates, and flows that changes name."""
+    walk = Walk(queues)
+    while True:  # ends, because each page begins behind the one before
+        known = await survey(database, session, found, walk)
+        await read_gated(database, session, known, 1, closed)
+        lanes = [lane for lane in known.with_work(queues) if lane.closed_until is None]
+        if any((gate := known.gate(lane)) is None or gate not in closed for lane in lanes):
+            return True
+        if not any(len(found[name]) >= walk.limit for name in found if name.startswith(KINDS)):
+            return False
+        walk = walk._replace(skip=walk.skip + walk.limit)
+        found = {**without_walks(found), **await read_together(database, session, *walk_stages(walk))}
+
+
 def exchange_stages(call: Exchange) -> list[Doc]:
     stages = [*DUE_STAGES, stage("to_cancel", CANCEL_REQUESTS, {"owner": call.worker}, {"$sort": {"seq": 1}})]
+    if call.settlements:
+        stages.append(settled_stage(call.settlements))
     if call.wants is not None:
         gates = {closing.gate for closing in call.wants.closed} | admits_by_gate(call.wants.admits).keys()
-        stages += survey_stages(call.wants.queues, gates)
+        stages += survey_stages(call.wants.queues, gates, call.wants.tenant)
     return stages
 
 

@@ -7,20 +7,27 @@ created again by the next fold.
 
 Virtual times (`domain.lane`) only rise, and a claim raises one to `max(time, floor) + charge`. So a change holds
 floor and charge, and changes of concurrent claims add up.
+
+A flow tells whether it has an open lane with ready jobs: one without a gate (`has_free`), or one behind a gate
+(`has_gated`). So claims find the flows with work by an index, in the order of their virtual times. `fold` computes
+both. They are right for every flow that no change names, because whatever opens or closes a lane inserts a change, too.
+Flows that a change names are looked at anyway.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from pymongo import ReplaceOne
 
+from leaseway.domain.exchange import LANES_MAX
 from leaseway.domain.ids import Instant
-from leaseway.domain.lane import Flow, LaneCount
-from leaseway.stores.mongodb.connection import Database, Session, Transaction
-from leaseway.stores.mongodb.documents import STATUSES, Doc, LaneKey, lane_fields, lane_key, next_seq
-from leaseway.stores.mongodb.schema import FLOWS, LANE_CHANGES, LANES
+from leaseway.domain.lane import Flow, LaneCount, Pause
+from leaseway.domain.tenant import Tenant
+from leaseway.stores.mongodb.connection import META, SCHEMA_ID, Database, Document, Session, Transaction
+from leaseway.stores.mongodb.documents import STATUSES, Doc, LaneKey, lane_fields, lane_key, next_seq, parse_tenant
+from leaseway.stores.mongodb.schema import FLOWS, LANE_CHANGES, LANES, OPEN_GATED, TENANTS
 
 BYTES = "bytes"
 COUNTERS = (*STATUSES, BYTES)
@@ -45,6 +52,8 @@ class FlowState(Struct):
     vfloor: int = 0
     lane_floor: int = 0
     served_at: Instant = 0
+    has_gated: bool = False
+    """As its document says: see the start of this module."""
 
 
 class LaneState(Struct):
@@ -63,6 +72,10 @@ class LaneState(Struct):
     @property
     def ready(self) -> int:
         return self.counts["ready"]
+
+    @property
+    def is_open(self) -> bool:
+        return self.ready > 0 and self.closed_until is None
 
     @property
     def jobs(self) -> int:
@@ -97,12 +110,17 @@ class LaneChanges:
 
     def __init__(self) -> None:
         self.by_lane: dict[LaneKey, LaneChange] = {}
+        self._reopened: set[Flow] = set()
 
     def of(self, key: LaneKey) -> LaneChange:
         return self.by_lane.setdefault(key, LaneChange())
 
     def add(self, key: LaneKey, name: str, number: int) -> None:
         self.of(key).counts[name] += number
+
+    def reopened(self, flow: Flow) -> None:
+        """Lanes of this flow were opened or closed, or its tenant's caps have changed."""
+        self._reopened.add(flow)
 
     def merge(self, other: "LaneChanges") -> None:
         """`other` is that of the transaction's claim, which alone charges virtual times."""
@@ -112,7 +130,9 @@ class LaneChanges:
             self.by_lane[key] = change
 
     def render(self, now: Instant) -> list[Doc]:
-        return [change.render(key, now) for key, change in self.by_lane.items()]
+        moved = [change.render(key, now) for key, change in self.by_lane.items()]
+        plain = LaneChange()
+        return moved + [plain.render((*flow, ""), now) | {"reopened": True} for flow in sorted(self._reopened)]
 
 
 class Lanes:
@@ -129,9 +149,8 @@ class Lanes:
         self.lanes[state.key] = state
 
     def add_flow(self, doc: Mapping[str, Any]) -> None:
-        self.flows[doc["queue"], doc["tenant"]] = FlowState(
-            doc["vtime"], doc["vfloor"], doc["lane_floor"], doc["served_at"]
-        )
+        times = doc["vtime"], doc["vfloor"], doc["lane_floor"], doc["served_at"]
+        self.flows[doc["queue"], doc["tenant"]] = FlowState(*times, doc.get("has_gated", False))
 
     def lane(self, key: LaneKey) -> LaneState:
         return self.lanes.setdefault(key, LaneState(key))
@@ -140,6 +159,8 @@ class Lanes:
         return self.flows.setdefault(flow, FlowState())
 
     def apply(self, change: Mapping[str, Any]) -> None:
+        if "reopened" in change:
+            return
         lane = self.lane(lane_key(change))
         for name, number in change["counts"].items():
             lane.counts[name] += number
@@ -158,38 +179,75 @@ def render_lane(lane: LaneState) -> Doc:
     doc: Doc = {
         "_id": lane_fields(lane.key), **lane_fields(lane.key), "counts": {name: lane.counts[name] for name in COUNTERS},
         "vtime": lane.vtime, "gate": {"needs": lane.key[2], "tenant": lane.key[1]},
-        "is_open": lane.ready > 0 and lane.closed_until is None, "is_empty": lane.jobs == 0,
+        "is_open": lane.is_open, "is_empty": lane.jobs == 0,
     }  # fmt: skip
     return doc if lane.closed_until is None else doc | {
         "closed_until": lane.closed_until, "closed_why": lane.closed_why,
     }  # fmt: skip
 
 
-def render_flow(flow: Flow, state: FlowState) -> Doc:
-    names = {"queue": flow[0], "tenant": flow[1]}
+def render_flow(flow: Flow, state: FlowState, has_free: bool) -> Doc:
+    names = flow_fields(flow)
     return {
         "_id": names, **names, "vtime": state.vtime, "vfloor": state.vfloor, "lane_floor": state.lane_floor,
-        "served_at": state.served_at,
+        "served_at": state.served_at, "has_free": has_free, "has_gated": state.has_gated,
     }  # fmt: skip
+
+
+def flow_fields(flow: Flow) -> Doc:
+    return {"queue": flow[0], "tenant": flow[1]}
+
+
+def flow_of(doc: Mapping[str, Any]) -> Flow:
+    return (doc["queue"], doc["tenant"])
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
+STAGES_MAX = 200
+"""The most queries of one command. The server accepts a thousand."""
 
-async def load(database: Database, session: Session | None, changes: Sequence[Doc], known: Lanes) -> None:
-    """Add the documents of the lanes and flows that occur in these changes, and apply the changes."""
-    keys = {lane_key(change) for change in changes} - known.lanes.keys()
-    flows = {key[:2] for key in keys} - known.flows.keys()
-    if keys:
-        ids = [lane_fields(key) for key in keys]
-        async for doc in database[LANES].find({"_id": {"$in": ids}}, session=session):
-            known.add_lane(doc)
-    if flows:
-        ids = [{"queue": queue, "tenant": tenant} for queue, tenant in flows]
-        async for doc in database[FLOWS].find({"_id": {"$in": ids}}, session=session):
-            known.add_flow(doc)
-    for change in changes:
-        known.apply(change)
+
+def stage(name: str, collection: str, condition: Doc, *more: Doc) -> Doc:
+    """A stage that adds the documents of a collection which meet this condition, under this name. Transactions support
+    $lookup, but not $unionWith."""
+    return {"$lookup": {"from": collection, "pipeline": [{"$match": condition}, *more], "as": name}}
+
+
+async def read_together(database: Database, session: Session, *stages: Doc) -> Document:
+    """Several queries in one round trip. All that they find must fit into one document."""
+    async with await database[META].aggregate([{"$match": {"_id": SCHEMA_ID}}, *stages], session=session) as cursor:
+        return await cursor.next()
+
+
+def named_stages(lanes: Iterable[LaneKey], flows: Iterable[Flow], *more: Doc) -> list[Doc]:
+    """These lanes and flows, and the tenants of the flows. `more`: stages for the lanes."""
+    flows = list(flows)
+    return [
+        stage("lanes", LANES, {"_id": {"$in": [lane_fields(key) for key in lanes]}}, *more),
+        stage("flows", FLOWS, {"_id": {"$in": [flow_fields(flow) for flow in flows]}}),
+        stage("tenants", TENANTS, {"_id": {"$in": list({tenant for _, tenant in flows})}}),
+    ]
+
+
+async def open_lanes_of(
+    database: Database, session: Session, flows: Mapping[Flow, Sequence[str]], count: int, *more: Doc
+) -> list[Doc]:
+    """Of each of these flows the first open lanes with requirements, in the order in which they are served, without
+    those with the given requirements."""
+    found: list[Doc] = []
+    each = list(flows.items())
+    for start in range(0, len(each), STAGES_MAX):
+        stages = [
+            stage(
+                f"flow{n}", LANES, {**flow_fields(flow), **OPEN_GATED, "needs": {"$gt": "", "$nin": list(without)}},
+                {"$sort": {"vtime": 1, "needs": 1}}, {"$limit": count}, *more,
+            )
+            for n, (flow, without) in enumerate(each[start : start + STAGES_MAX])
+        ]  # fmt: skip
+        answer = await read_together(database, session, *stages)
+        found += [doc for n in range(len(stages)) for doc in answer[f"flow{n}"]]
+    return found
 
 
 async def read_lanes(database: Database, session: Session | None, where: Mapping[str, Any]) -> list[LaneState]:
@@ -202,26 +260,139 @@ async def read_lanes(database: Database, session: Session | None, where: Mapping
     return [lane for _, lane in sorted(known.lanes.items())]
 
 
+# -- walking -----------------------------------------------------------------------------------------------------------
+
+TURN: Doc = {"$project": dict.fromkeys(("queue", "tenant", "needs", "counts.ready", "vtime", "closed_until"), 1)}
+"""What decides about the turn of a lane."""
+HAS_FREE, HAS_GATED = KINDS = ("has_free", "has_gated")
+MOVED_MAX = 50
+"""So many flows may have moved back since they were counted, without a second walk over them."""
+QUEUES_TOGETHER = 100
+"""With more queues in one condition, the server would sort all flows instead of merging their indexes."""
+PLAIN_ID: Doc = {"queue": "$queue", "tenant": "$tenant", "needs": ""}
+PLAIN_LANE: Doc = {
+    "$lookup": {
+        "from": LANES, "let": {"id": PLAIN_ID},
+        "pipeline": [{"$match": {"$expr": {"$eq": ["$_id", "$$id"]}}}, TURN], "as": "plain",
+    }
+}  # fmt: skip
+SETTINGS: Doc = {"$lookup": {"from": TENANTS, "localField": "tenant", "foreignField": "_id", "as": "settings"}}
+
+
+class Walk(NamedTuple):
+    """Flows with work, in the order of their virtual times."""
+
+    queues: Sequence[str]
+    tenant: str | None = None
+    pauses: Sequence[Pause] = ()
+    skip: int = 0
+    limit: int = LANES_MAX + MOVED_MAX
+
+    def conditions(self) -> Iterator[Doc]:
+        """One per command of the server's planner, which merges the queues of each in the order of an index."""
+        paused = {pause.queue for pause in self.pauses if pause.tenant is None}
+        queues = [queue for queue in self.queues if queue not in paused]
+        tenants = {queue: [each.tenant for each in self.pauses if each.queue == queue] for queue in queues}
+        if self.tenant is not None:
+            own = [queue for queue in queues if self.tenant not in tenants[queue]]
+            yield {"_id": {"$in": [flow_fields((queue, self.tenant)) for queue in own]}}
+            return
+        for queue in queues:
+            if tenants[queue]:
+                yield {"queue": queue, "tenant": {"$nin": tenants[queue]}}
+        plain = [queue for queue in queues if not tenants[queue]]
+        for start in range(0, len(plain), QUEUES_TOGETHER):
+            yield {"queue": {"$in": plain[start : start + QUEUES_TOGETHER]}}
+
+
+def walk_stages(walk: Walk) -> list[Doc]:
+    """The flows of both kinds, each with its lane without requirements and with the settings of its tenant."""
+    order: list[Doc] = [{"$sort": {"vtime": 1, "tenant": 1}}, {"$skip": walk.skip}, {"$limit": walk.limit}]
+    return [
+        stage(f"{kind}{n}", FLOWS, {**where, kind: True}, *(order if walk.skip else order[::2]), PLAIN_LANE, SETTINGS)
+        for kind in KINDS
+        for n, where in enumerate(walk.conditions())
+    ]
+
+
+def walked(found: Document, kind: str) -> list[Doc]:
+    return [doc for name, docs in found.items() if name.startswith(kind) for doc in docs]
+
+
+def without_walks(found: Document) -> Document:
+    return {name: value for name, value in found.items() if not name.startswith(KINDS)}
+
+
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
 async def fold(transaction: Transaction) -> int:
     """Add the oldest changes to their lanes and flows; return their number."""
     database, session = transaction.database, transaction.session
-    changes = await database[LANE_CHANGES].find(session=session).sort("seq", 1).limit(CHANGES_MAX).to_list()
+    changes = (
+        await database[LANE_CHANGES]
+        .find(session=session, batch_size=CHANGES_MAX)
+        .sort("seq", 1)
+        .limit(CHANGES_MAX)
+        .to_list()
+    )
     if not changes:
         return 0
-    known = Lanes()
-    await load(database, session, changes, known)
-    await write_lanes(transaction, known.lanes.values())
-    flows = [
-        ReplaceOne({"_id": doc["_id"]}, doc, upsert=True)
-        for doc in (render_flow(flow, state) for flow, state in known.flows.items())
-    ]
-    if flows:
-        await database[FLOWS].bulk_write(flows, ordered=False, session=session)
+    moved = {lane_key(change) for change in changes if "reopened" not in change}
+    known, tenants = await read_named(transaction, moved, {flow_of(change) for change in changes})
+    for change in changes:
+        known.apply(change)
+    reopened = {flow_of(change) for change in changes if "reopened" in change}
+    await find_gated(transaction, known, tenants, reopened)
+    await write_lanes(transaction, [known.lanes[key] for key in moved])
+    flows = [render_flow(flow, state, has_free(flow, known, tenants)) for flow, state in known.flows.items()]
+    await database[FLOWS].bulk_write(
+        [ReplaceOne({"_id": doc["_id"]}, doc, upsert=True) for doc in flows], ordered=False, session=session
+    )
     await database[LANE_CHANGES].delete_many({"_id": {"$in": [change["_id"] for change in changes]}}, session=session)
     return len(changes)
+
+
+async def read_named(
+    transaction: Transaction, moved: set[LaneKey], flows: set[Flow]
+) -> tuple[Lanes, dict[str, Tenant]]:
+    """These flows and lanes, and the lanes of the flows that have no requirements."""
+    keys = moved | {(*flow, "") for flow in flows}
+    found = await read_together(transaction.database, transaction.session, *named_stages(keys, flows))
+    known = Lanes()
+    for flow in flows:
+        known.flow(flow)
+    for doc in found["lanes"]:
+        known.add_lane(doc)
+    for doc in found["flows"]:
+        known.add_flow(doc)
+    return known, {doc["_id"]: parse_tenant(doc) for doc in found["tenants"]}
+
+
+def has_free(flow: Flow, known: Lanes, tenants: Mapping[str, Tenant]) -> bool:
+    return known.lane((*flow, "")).is_open and not is_capped(flow, tenants)
+
+
+def is_capped(flow: Flow, tenants: Mapping[str, Tenant]) -> bool:
+    tenant = tenants.get(flow[1])
+    return tenant is not None and tenant.is_capped
+
+
+async def find_gated(
+    transaction: Transaction, known: Lanes, tenants: Mapping[str, Tenant], reopened: set[Flow]
+) -> None:
+    """Which flows have an open lane behind a gate. A flow that had none has none beside the known lanes, unless a lane
+    of it was opened or closed."""
+    gated = {key[:2] for key, lane in known.lanes.items() if lane.is_open and (key[2] or is_capped(key[:2], tenants))}
+    unsure = {
+        flow: [needs for queue, tenant, needs in known.lanes if (queue, tenant) == flow]
+        for flow, state in known.flows.items()
+        if flow not in gated and (state.has_gated or flow in reopened)
+    }
+    found = await open_lanes_of(transaction.database, transaction.session, unsure, 1) if unsure else []
+    gated |= {flow_of(doc) for doc in found}
+    for flow, state in known.flows.items():
+        state.has_gated = flow in gated
 
 
 async def write_lanes(transaction: Transaction, lanes: Iterable[LaneState]) -> None:

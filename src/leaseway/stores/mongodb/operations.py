@@ -27,7 +27,7 @@ from leaseway.stores.mongodb.documents import (
 from leaseway.stores.mongodb.lanes import BYTES
 from leaseway.stores.mongodb.reads import filter_conditions
 from leaseway.stores.mongodb.schema import CANCEL_REQUESTS, FLOWS, IDEMPOTENCY_KEYS, JOBS, LANE_CHANGES, LANES
-from leaseway.stores.mongodb.settle import OPENED, read_jobs, write_jobs
+from leaseway.stores.mongodb.settle import open_lanes, read_jobs, write_jobs
 
 Change = Callable[[JobTransaction, dict[JobId, Doc]], Awaitable[None]]
 
@@ -94,11 +94,9 @@ class MongoOperations:
 
         async def work(transaction: JobTransaction) -> int:
             where = {"closed_until": {"$exists": True}, "needs": {"$regex": re.escape(quoted)}, **of_tenant}
-            closed = await transaction.find(LANES, where, "_id", sort=[("closed_until", 1)], limit=limit)
-            ids = [doc["_id"] for doc in closed]
-            if ids:
-                await transaction[LANES].update_many({"_id": {"$in": ids}}, OPENED, session=transaction.session)
-            return len(ids)
+            closed = await transaction.find(LANES, where, "queue", "tenant", sort=[("closed_until", 1)], limit=limit)
+            await open_lanes(transaction, closed)
+            return len(closed)
 
         opened = await self._database.write(work) if limit > 0 else 0
         self._database.local.notify()

@@ -86,7 +86,8 @@ ERRORS: Mapping[str, Any] = {
 }
 JOB_VALIDATOR: Mapping[str, Any] = schema_of(
     OPTIONAL,
-    kind="string", queue="string", tenant="string", needs="string", payload="string", priority=NUMBER, run_at=NUMBER,
+    kind="string", queue="string", tenant="string", needs="string", payload="string", priority=NUMBER, turn=NUMBER,
+    run_at=NUMBER,
     seq=NUMBER, attempts=SMALL, attempts_max=NUMBER, fence=COUNT, lease_us=NUMBER, bytes=COUNT, payload_bytes=COUNT,
     created_at=NUMBER,
     cancel_requested="bool",
@@ -110,13 +111,17 @@ LANE_VALIDATOR = schema_of(
     **LANE_KEY, counts=COUNTERS, vtime=SUM, gate="object", is_empty="bool",
 )  # fmt: skip
 LANE_CHANGE_VALIDATOR = schema_of(
-    {"lane_charge": CHARGE, "flow_charge": CHARGE, "vfloor": SUM, "lane_floor": SUM, "served_at": NUMBER},
+    {"lane_charge": CHARGE, "flow_charge": CHARGE, "vfloor": SUM, "lane_floor": SUM, "served_at": NUMBER,
+     "reopened": "bool"},
     **LANE_KEY, seq=NUMBER, counts=COUNTERS,
 ) | {"$or": [
     {"flow_charge": {"$exists": False}},
     {field: {"$exists": True} for field in ("vfloor", "lane_floor", "served_at")},
 ]}  # fmt: skip
-FLOW_VALIDATOR = schema_of(queue="string", tenant="string", vtime=SUM, vfloor=SUM, lane_floor=SUM, served_at=NUMBER)
+FLOW_VALIDATOR = schema_of(
+    {"has_free": "bool", "has_gated": "bool"},
+    queue="string", tenant="string", vtime=SUM, vfloor=SUM, lane_floor=SUM, served_at=NUMBER,
+)  # fmt: skip
 TENANT_VALIDATOR = schema_of(
     {"_id": "string"},
     weight=between(1, WEIGHT_MAX),
@@ -208,21 +213,25 @@ JOURNAL_VALIDATOR = {"$or": [
     ),
 ]}  # fmt: skip
 
+OPEN_GATED: Mapping[str, Any] = {"is_open": True, "needs": {"$gt": ""}}
+"""Lanes with requirements that are not closed and have ready jobs."""
+
 JOB_LAYOUTS: Mapping[str, Layout] = {
-    # Within a transaction, the server parses the definition of every index for each document that it changes, so two
-    # indexes more would double the cost of a claim.
+    # Within a transaction, the server parses the definitions of all indexes once per index for each document that it
+    # changes, so two indexes more would double the cost of a claim.
     JOBS: Layout(
         [
-            index("queue", "tenant", "needs", "-priority", "run_at", "seq", where={"status": "ready"}),
+            # Of all statuses, `ready` and `scheduled` alone are not less than `ready`.
+            index("queue", "tenant", "needs", "status", "turn", "run_at", "seq", where={"status": {"$gte": "ready"}}),
             index("status", "at", "seq", where={"at": {"$exists": True}}),
-            index("queue", "tenant", "needs", "at", "seq", where={"status": "scheduled"}),
             index("tenant", "_id"),
         ],
         JOB_VALIDATOR,
     ),
     LANES: Layout(
         [
-            index("queue", where={"is_open": True}),
+            # The lanes of a flow, in the order in which they are served; that without requirements is found by its _id.
+            index("queue", "tenant", "vtime", "needs", where=OPEN_GATED),
             index("closed_until", where={"closed_until": {"$exists": True}}),
             index("is_empty", where={"is_empty": True}),
             index("gate", "queue"),
@@ -230,7 +239,16 @@ JOB_LAYOUTS: Mapping[str, Layout] = {
         ],
         LANE_VALIDATOR,
     ),
-    FLOWS: Layout([index("queue", "vfloor")], FLOW_VALIDATOR),
+    FLOWS: Layout(
+        [
+            index("queue", "vfloor"),
+            # A claim walks the flows with work in the order of their virtual times.
+            index("queue", "vtime", "tenant", where={"has_free": True}),
+            index("queue", "vtime", "tenant", where={"has_gated": True}),
+            index("tenant"),
+        ],
+        FLOW_VALIDATOR,
+    ),
     LANE_CHANGES: Layout([index("seq")], LANE_CHANGE_VALIDATOR),
     CANCEL_REQUESTS: Layout([index("owner")], CANCEL_REQUEST_VALIDATOR),
     TENANTS: Layout(validator=TENANT_VALIDATOR),

@@ -10,17 +10,19 @@ from heapq import nsmallest
 from typing import Any
 
 from bson import encode
-from pymongo import UpdateMany
+from pymongo import UpdateMany, UpdateOne
 
-from leaseway.domain.exchange import BACKLOG_MAX, PROMOTE_MAX, RECLAIM_MAX, REOPEN_MAX
+from leaseway.domain.exchange import BACKLOG_MAX, CLAIM_MAX, PROMOTE_MAX, RECLAIM_MAX, REOPEN_MAX, Exchange
 from leaseway.domain.ids import JobId, Token
-from leaseway.domain.job import NewJob, Settlement, State
-from leaseway.domain.outcome import expired_lease, state_after_expiry
+from leaseway.domain.job import Lease, NewJob, Settlement, State
+from leaseway.domain.outcome import expired_lease, state_after_expiry, usable_lease_us
 from leaseway.stores.mongodb.connection import META
 from leaseway.stores.mongodb.database import JobTransaction
 from leaseway.stores.mongodb.documents import (
     AFTER_EXPIRY,
+    ALL_LEASED,
     CANCELLED,
+    KEPT_TEXTS,
     LEASED,
     READY,
     SCHEDULED,
@@ -29,21 +31,37 @@ from leaseway.stores.mongodb.documents import (
     append_error,
     lane_fields,
     lane_key,
+    parse_lease,
     pending_status,
+    renewal,
     start_time,
 )
-from leaseway.stores.mongodb.lanes import read_lanes
+from leaseway.stores.mongodb.lanes import flow_of, read_lanes, stage
 from leaseway.stores.mongodb.schema import CANCEL_REQUESTS, JOBS, LANES
 from leaseway.stores.mongodb.submit import submit
 
+UNCHANGED: Doc = {"payload": 0, "trace": 0}
 PROMOTION_ID = "promotion"
 """The document that holds the lane with which the last visit of lanes ended."""
 Held = frozenset[tuple[JobId, Token]]
 
 
-async def settle(transaction: JobTransaction, settlements: Sequence[Settlement]) -> list[JobId]:
-    """Write the accepted settlements; return the jobs whose settlement is rejected."""
-    docs = await read_jobs(transaction, {"_id": {"$in": [each.id for each in settlements]}})
+SMALL: Doc = {name: {"$exists": False} for name in (*KEPT_TEXTS, "errors")}
+"""Jobs without long texts beside their payload."""
+
+
+def settled_stage(settlements: Sequence[Settlement]) -> Doc:
+    """The small ones of these jobs: so many of them fit into one document."""
+    ids = [each.id for each in settlements]
+    return stage("settled", JOBS, {"_id": {"$in": ids}, **SMALL}, {"$project": UNCHANGED})
+
+
+async def settle(transaction: JobTransaction, settlements: Sequence[Settlement], *, may_wait: bool) -> list[JobId]:
+    """Write the accepted settlements; return the jobs whose settlement is rejected. With `may_wait`, they are written
+    with what the transaction writes later, unless a job becomes ready, which may be claimed at once."""
+    docs: dict[JobId, Doc] = {doc["_id"]: doc for doc in transaction.found["settled"]}
+    if others := [each.id for each in settlements if each.id not in docs]:
+        docs |= await read_jobs(transaction, {"_id": {"$in": others}})
     before = {id_: copy(doc) for id_, doc in docs.items()}
     lost: list[JobId] = []
     children: list[NewJob] = []
@@ -54,7 +72,10 @@ async def settle(transaction: JobTransaction, settlements: Sequence[Settlement])
             children += settlement.children
         elif doc is None or doc.get("last_token") != settlement.token:
             lost.append(settlement.id)
-    await write_jobs(transaction, before, docs)
+    if may_wait and not any(doc["status"] == READY for doc in docs.values()):
+        transaction.update_later(*changes_of(before, docs))
+    else:
+        await write_jobs(transaction, before, docs)
     await forget_cancel_requests(transaction, before, docs)
     if children:
         await submit(transaction, children, ignore_conflicts=True)
@@ -63,22 +84,26 @@ async def settle(transaction: JobTransaction, settlements: Sequence[Settlement])
 
 async def read_jobs(transaction: JobTransaction, where: Mapping[str, Any], **options: Any) -> dict[JobId, Doc]:
     """Without payloads, which may be long and which no step changes."""
-    found = transaction.jobs.find(where, {"payload": 0, "trace": 0}, session=transaction.session, **options)
-    return {doc["_id"]: doc async for doc in found}
+    found = transaction.jobs.find(where, UNCHANGED, session=transaction.session, **options).batch_size(CLAIM_MAX)
+    return {doc["_id"]: doc for doc in await found.to_list()}
 
 
 async def write_jobs(
     transaction: JobTransaction, before: Mapping[JobId, Mapping[str, Any]], after: Mapping[JobId, Doc]
 ) -> None:
-    """Write the fields that differ. Jobs with the same changes, such as jobs without results, share an update."""
+    """Write the fields that differ."""
+    if changed := changes_of(before, after):
+        await transaction.jobs.bulk_write(changed, ordered=False, session=transaction.session)
+
+
+def changes_of(before: Mapping[JobId, Mapping[str, Any]], after: Mapping[JobId, Doc]) -> list[UpdateMany]:
+    """Jobs with the same changes, such as jobs without results, share an update."""
     groups: dict[bytes, tuple[Doc, list[JobId]]] = {}
     for id_, doc in after.items():
         update = difference(before[id_], doc)
         if update:
             groups.setdefault(encode(update), (update, []))[1].append(id_)
-    if groups:
-        changed = [UpdateMany({"_id": {"$in": ids}}, update) for update, ids in groups.values()]
-        await transaction.jobs.bulk_write(changed, ordered=False, session=transaction.session)
+    return [UpdateMany({"_id": {"$in": ids}}, update) for update, ids in groups.values()]
 
 
 async def forget_cancel_requests(
@@ -120,6 +145,19 @@ def next_status(transaction: JobTransaction, doc: Doc, settlement: Settlement) -
         return settlement.state.value
     doc["run_at"] = start_time(settlement, transaction.now)
     return CANCELLED if doc["cancel_requested"] else pending_status(doc["run_at"], transaction.now)
+
+
+async def adopt(transaction: JobTransaction, call: Exchange) -> list[Lease]:
+    """Leases that the first try of this exchange was granted; its reply was lost. They are renewed."""
+    assert call.wants is not None
+    where = {**ALL_LEASED, "lease.token": call.wants.token, "lease.owner": call.worker}
+    docs = await transaction.find(JOBS, where, sort=[("seq", 1)])
+    renewals = [
+        UpdateOne({"_id": doc["_id"]}, renewal(transaction.now + usable_lease_us(doc["lease_us"]))) for doc in docs
+    ]
+    if renewals:
+        await transaction.jobs.bulk_write(renewals, ordered=False, session=transaction.session)
+    return [parse_lease(doc, call.wants.token) for doc in docs][: call.wants.repeat_max]
 
 
 # -- what is due ------------------------------------------------------------------------------------------------------
@@ -166,19 +204,19 @@ async def promote_by_lane(transaction: JobTransaction) -> None:
 
 
 async def is_due(transaction: JobTransaction, lane: LaneKey) -> bool:
-    where = {"status": SCHEDULED, **lane_fields(lane), "at": {"$lte": transaction.now}}
+    where = {"status": SCHEDULED, **lane_fields(lane), "turn": 0, "run_at": {"$lte": transaction.now}}
     return bool(await transaction.find(JOBS, where, "_id", limit=1))
 
 
 async def promote_earliest(transaction: JobTransaction, lane: Mapping[str, Any], limit: int) -> int:
-    where = {"status": SCHEDULED, **lane, "at": {"$lte": transaction.now}}
+    time = "run_at" if lane else "at"  # the same time, in the index of a lane and in that of all
+    where = {"status": SCHEDULED, **lane, time: {"$lte": transaction.now}, **({"turn": 0} if lane else {})}
     fields = ("queue", "tenant", "needs")
-    due = await transaction.find(JOBS, where, *fields, sort=[("at", 1), ("seq", 1)], limit=limit)
+    due = await transaction.find(JOBS, where, *fields, sort=[(time, 1), ("seq", 1)], limit=limit)
     if due:
         ids = [doc["_id"] for doc in due]
-        await transaction.jobs.update_many(
-            {"_id": {"$in": ids}}, {"$set": {"status": READY}, "$unset": {"at": ""}}, session=transaction.session
-        )
+        ready: list[Doc] = [{"$set": {"status": READY, "turn": {"$multiply": [-1, "$priority"]}}}, {"$unset": "at"}]
+        await transaction.jobs.update_many({"_id": {"$in": ids}}, ready, session=transaction.session)
     for doc in due:
         transaction.moved(lane_key(doc), SCHEDULED, READY)
     return len(due)
@@ -200,7 +238,14 @@ OPENED: list[Doc] = [{"$set": {"is_open": {"$gt": ["$counts.ready", 0]}}}, {"$un
 async def reopen(transaction: JobTransaction) -> None:
     """Open the lanes whose time has come. A worker asks the limiter again."""
     where = {"closed_until": {"$lte": transaction.now}}
-    first = await transaction.find(LANES, where, "tenant", sort=[("closed_until", 1)], limit=BACKLOG_MAX)
-    ids = [doc["_id"] for doc in take_turns(first, lambda doc: doc["tenant"], REOPEN_MAX)]
+    first = await transaction.find(LANES, where, "queue", "tenant", sort=[("closed_until", 1)], limit=BACKLOG_MAX)
+    await open_lanes(transaction, take_turns(first, lambda doc: doc["tenant"], REOPEN_MAX))
+
+
+async def open_lanes(transaction: JobTransaction, docs: Sequence[Doc]) -> None:
+    """Open these lanes, which are closed."""
+    ids = [doc["_id"] for doc in docs]
     if ids:
         await transaction[LANES].update_many({"_id": {"$in": ids}}, OPENED, session=transaction.session)
+    for doc in docs:
+        transaction.changes.reopened(flow_of(doc))
