@@ -35,6 +35,7 @@ from leaseway.domain.tenant import Tenant
 from leaseway.stores.mongodb.connection import Database, Document, Session
 from leaseway.stores.mongodb.database import JobTransaction
 from leaseway.stores.mongodb.documents import (
+    FAST_CODEC,
     LEASED,
     READY,
     Doc,
@@ -59,12 +60,12 @@ from leaseway.stores.mongodb.lanes import (
     VtimeCharge,
     Walk,
     flow_of,
+    named_like,
     named_stages,
     open_lanes_of,
     read_together,
     stage,
     walk_stages,
-    walked,
     without_walks,
 )
 from leaseway.stores.mongodb.schema import FLOWS, JOBS, LANE_CHANGES, LANES, PAUSES
@@ -148,10 +149,15 @@ def survey_stages(queues: Sequence[str], gates: Collection[Gate] = (), tenant: s
     return [
         stage("changes", LANE_CHANGES, named, {"$sort": {"seq": 1}}, {"$limit": CHANGES_MAX + 1}),
         stage("pauses", PAUSES, named),
-        stage("first_floor", FLOWS, named, {"$sort": {"vfloor": -1}}, {"$limit": 1}),
+        *floor_stages(queues),
         *walk_stages(Walk(queues, tenant)),
         *by_gate,
     ]
+
+
+def floor_stages(queues: Sequence[str]) -> list[Doc]:
+    first: list[Doc] = [{"$sort": {"vfloor": -1}}, {"$limit": 1}]
+    return [stage(f"first_floor{n}", FLOWS, where, *first) for n, where in enumerate(Walk(queues).conditions())]
 
 
 async def survey(
@@ -165,10 +171,10 @@ async def survey(
     moved = {flow_of(change) for change in changes}
     if pauses or len(moved) > MOVED_MAX:
         walk = walk._replace(pauses=pauses, limit=LANES_MAX + len(moved))
-        found = {**without_walks(found), **await read_together(database, session, *walk_stages(walk))}
+        found = without_walks(found) | await read_together(database, session, *walk_stages(walk))
     lanes, tenants = Lanes(), dict[str, Tenant]()
-    lanes.floor = max((doc["vfloor"] for doc in found["first_floor"]), default=0)
-    for doc in (doc for kind in KINDS for doc in walked(found, kind)):
+    lanes.floor = max((doc["vfloor"] for doc in named_like("first_floor", found)), default=0)
+    for doc in (doc for kind in KINDS for doc in named_like(kind, found)):
         lanes.add_flow(doc)
         for lane in doc["plain"]:
             lanes.add_lane(lane)
@@ -178,7 +184,7 @@ async def survey(
     tenants |= await complete(database, session, lanes, changes)
     for change in changes:
         lanes.apply(change)
-    gated = {flow_of(doc) for doc in walked(found, HAS_GATED)}
+    gated = {flow_of(doc) for doc in named_like(HAS_GATED, found)}
     gated |= {flow_of(change) for change in changes if "reopened" in change}
     return Survey(lanes, tenants, pauses, gated)
 
@@ -298,8 +304,9 @@ async def read_ready(
 
 
 async def read_claimable(transaction: JobTransaction, where: Doc, **options: Any) -> list[Doc]:
-    fields, order = {"errors": 0, "trace": 0}, list(ORDER.items())
-    found = transaction.jobs.find(where, fields, session=transaction.session, sort=order, **options)
+    fields, order = {"errors": 0, "trace": 0, "progress": 0, "result": 0}, list(ORDER.items())
+    jobs = transaction.jobs.with_options(FAST_CODEC)
+    found = jobs.find(where, fields, session=transaction.session, sort=order, **options)
     return await found.batch_size(CLAIM_MAX).to_list()
 
 

@@ -21,6 +21,7 @@ from leaseway.domain.health import (
     warning,
 )
 from leaseway.domain.ids import Instant
+from leaseway.domain.lane import Flow
 from leaseway.domain.tenant import check_tenant
 from leaseway.stores.mongodb.budget_transaction import parse_usable_budget
 from leaseway.stores.mongodb.budgets import MongoBudgetReads
@@ -28,7 +29,7 @@ from leaseway.stores.mongodb.connection import Database, Session
 from leaseway.stores.mongodb.database import JobDatabase
 from leaseway.stores.mongodb.definitions import MongoPauses, MongoWorkers, parse_usable_schedule
 from leaseway.stores.mongodb.documents import ALL_LEASED, LEASED, READY, SCHEDULED, Doc, LaneKey, lane_key, parse_tenant
-from leaseway.stores.mongodb.lanes import CHANGES_MAX, LaneState, read_lanes
+from leaseway.stores.mongodb.lanes import CHANGES_MAX, HAS_FREE, HAS_GATED, KINDS, LaneState, flow_of, read_lanes
 from leaseway.stores.mongodb.limits import parse_usable_limit
 from leaseway.stores.mongodb.schema import (
     BUDGET_JOURNAL,
@@ -36,6 +37,7 @@ from leaseway.stores.mongodb.schema import (
     FLOWS,
     JOBS,
     LANE_CHANGES,
+    LANES,
     LAYOUTS,
     LIMITS,
     SCHEDULES,
@@ -175,7 +177,27 @@ async def counters(jobs: JobDatabase, lanes: list[LaneState], deep: bool) -> Fin
     if not deep and sum(lane.jobs for lane in lanes) > RECOUNT_MAX:
         return ok("counters", f"{len(lanes):,} lanes were not recounted", "To read every job: leaseway doctor --deep")
     counted, recounted = await jobs.snapshot(recount)
-    return judge_counters([lane.count() for lane in counted], [lane.count() for lane in recounted])
+    found = judge_counters([lane.count() for lane in counted], [lane.count() for lane in recounted])
+    if found.level is FindingLevel.OK and (wrong := await jobs.snapshot(wrong_flows)):
+        named = ", ".join(f"{queue}/{tenant}" for queue, tenant in wrong[:3])
+        text = f"{len(wrong):,} flows do not tell whether they have work: {named}"
+        return problem("counters", text, "This is a bug in leaseway or a disk error. Report it with this output")
+    return found
+
+
+async def wrong_flows(database: Database, session: Session) -> list[Flow]:
+    """Flows that no change names, and that tell something else about their lanes than these do: see `lanes`."""
+    truth: dict[Flow, set[str]] = {}
+    capped = {doc["_id"] async for doc in database[TENANTS].find(session=session) if parse_tenant(doc).is_capped}
+    async for doc in database[LANES].find({"is_open": True}, session=session):
+        kind = HAS_GATED if doc["needs"] or doc["tenant"] in capped else HAS_FREE
+        truth.setdefault(flow_of(doc), set()).add(kind)
+    told = {
+        flow_of(doc): {kind for kind in KINDS if doc.get(kind)} async for doc in database[FLOWS].find(session=session)
+    }
+    named = {flow_of(doc) async for doc in database[LANE_CHANGES].find(session=session)}
+    flows = truth.keys() | told.keys()
+    return sorted(flow for flow in flows - named if truth.get(flow, set()) != told.get(flow, set()))
 
 
 async def budgets(jobs: JobDatabase, deep: bool) -> Finding:

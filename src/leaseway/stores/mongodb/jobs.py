@@ -246,7 +246,7 @@ async def has_work(
         if not any(len(found[name]) >= walk.limit for name in found if name.startswith(KINDS)):
             return False
         walk = walk._replace(skip=walk.skip + walk.limit)
-        found = {**without_walks(found), **await read_together(database, session, *walk_stages(walk))}
+        found = without_walks(found) | await read_together(database, session, *walk_stages(walk))
 
 
 def exchange_stages(call: Exchange) -> list[Doc]:

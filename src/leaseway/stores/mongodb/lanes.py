@@ -113,7 +113,10 @@ class LaneChanges:
         self._reopened: set[Flow] = set()
 
     def of(self, key: LaneKey) -> LaneChange:
-        return self.by_lane.setdefault(key, LaneChange())
+        change = self.by_lane.get(key)
+        if change is None:  # `setdefault` would build a counter each time
+            change = self.by_lane[key] = LaneChange()
+        return change
 
     def add(self, key: LaneKey, name: str, number: int) -> None:
         self.of(key).counts[name] += number
@@ -214,10 +217,14 @@ def stage(name: str, collection: str, condition: Doc, *more: Doc) -> Doc:
     return {"$lookup": {"from": collection, "pipeline": [{"$match": condition}, *more], "as": name}}
 
 
-async def read_together(database: Database, session: Session, *stages: Doc) -> Document:
+async def read_together(database: Database, session: Session, *stages: Doc) -> Doc:
     """Several queries in one round trip. All that they find must fit into one document."""
-    async with await database[META].aggregate([{"$match": {"_id": SCHEMA_ID}}, *stages], session=session) as cursor:
-        return await cursor.next()
+    found: Doc = {}
+    for start in range(0, len(stages), STAGES_MAX):
+        some = [{"$match": {"_id": SCHEMA_ID}}, *stages[start : start + STAGES_MAX]]
+        async with await database[META].aggregate(some, session=session) as cursor:
+            found |= await cursor.next()
+    return found
 
 
 def named_stages(lanes: Iterable[LaneKey], flows: Iterable[Flow], *more: Doc) -> list[Doc]:
@@ -235,19 +242,15 @@ async def open_lanes_of(
 ) -> list[Doc]:
     """Of each of these flows the first open lanes with requirements, in the order in which they are served, without
     those with the given requirements."""
-    found: list[Doc] = []
-    each = list(flows.items())
-    for start in range(0, len(each), STAGES_MAX):
-        stages = [
-            stage(
-                f"flow{n}", LANES, {**flow_fields(flow), **OPEN_GATED, "needs": {"$gt": "", "$nin": list(without)}},
-                {"$sort": {"vtime": 1, "needs": 1}}, {"$limit": count}, *more,
-            )
-            for n, (flow, without) in enumerate(each[start : start + STAGES_MAX])
-        ]  # fmt: skip
-        answer = await read_together(database, session, *stages)
-        found += [doc for n in range(len(stages)) for doc in answer[f"flow{n}"]]
-    return found
+    stages = [
+        stage(
+            f"flow{n}", LANES, {**flow_fields(flow), **OPEN_GATED, "needs": {"$gt": "", "$nin": list(without)}},
+            {"$sort": {"vtime": 1, "needs": 1}}, {"$limit": count}, *more,
+        )
+        for n, (flow, without) in enumerate(flows.items())
+    ]  # fmt: skip
+    found = await read_together(database, session, *stages)
+    return [doc for n in range(len(stages)) for doc in found[f"flow{n}"]]
 
 
 async def read_lanes(database: Database, session: Session | None, where: Mapping[str, Any]) -> list[LaneState]:
@@ -269,13 +272,10 @@ MOVED_MAX = 50
 """So many flows may have moved back since they were counted, without a second walk over them."""
 QUEUES_TOGETHER = 100
 """With more queues in one condition, the server would sort all flows instead of merging their indexes."""
-PLAIN_ID: Doc = {"queue": "$queue", "tenant": "$tenant", "needs": ""}
-PLAIN_LANE: Doc = {
-    "$lookup": {
-        "from": LANES, "let": {"id": PLAIN_ID},
-        "pipeline": [{"$match": {"$expr": {"$eq": ["$_id", "$$id"]}}}, TURN], "as": "plain",
-    }
-}  # fmt: skip
+PLAIN_LANE: Doc = {"$lookup": {
+    "from": LANES, "let": {"id": {"queue": "$queue", "tenant": "$tenant", "needs": ""}},
+    "pipeline": [{"$match": {"$expr": {"$eq": ["$_id", "$$id"]}}}, TURN], "as": "plain",
+}}  # fmt: skip
 SETTINGS: Doc = {"$lookup": {"from": TENANTS, "localField": "tenant", "foreignField": "_id", "as": "settings"}}
 
 
@@ -289,18 +289,19 @@ class Walk(NamedTuple):
     limit: int = LANES_MAX + MOVED_MAX
 
     def conditions(self) -> Iterator[Doc]:
-        """One per command of the server's planner, which merges the queues of each in the order of an index."""
-        paused = {pause.queue for pause in self.pauses if pause.tenant is None}
-        queues = [queue for queue in self.queues if queue not in paused]
-        tenants = {queue: [each.tenant for each in self.pauses if each.queue == queue] for queue in queues}
+        """The server merges the queues of each in the order of an index."""
+        paused: dict[str, list[str | None]] = {}
+        for pause in self.pauses:
+            paused.setdefault(pause.queue, []).append(pause.tenant)
+        queues = [queue for queue in self.queues if None not in paused.get(queue, ())]
         if self.tenant is not None:
-            own = [queue for queue in queues if self.tenant not in tenants[queue]]
+            own = [queue for queue in queues if self.tenant not in paused.get(queue, ())]
             yield {"_id": {"$in": [flow_fields((queue, self.tenant)) for queue in own]}}
             return
         for queue in queues:
-            if tenants[queue]:
-                yield {"queue": queue, "tenant": {"$nin": tenants[queue]}}
-        plain = [queue for queue in queues if not tenants[queue]]
+            if queue in paused:
+                yield {"queue": queue, "tenant": {"$nin": paused[queue]}}
+        plain = [queue for queue in queues if queue not in paused]
         for start in range(0, len(plain), QUEUES_TOGETHER):
             yield {"queue": {"$in": plain[start : start + QUEUES_TOGETHER]}}
 
@@ -315,11 +316,11 @@ def walk_stages(walk: Walk) -> list[Doc]:
     ]
 
 
-def walked(found: Document, kind: str) -> list[Doc]:
-    return [doc for name, docs in found.items() if name.startswith(kind) for doc in docs]
+def named_like(name: str, found: Document) -> list[Doc]:
+    return [doc for each, docs in found.items() if each.startswith(name) for doc in docs]
 
 
-def without_walks(found: Document) -> Document:
+def without_walks(found: Document) -> Doc:
     return {name: value for name, value in found.items() if not name.startswith(KINDS)}
 
 
@@ -329,13 +330,8 @@ def without_walks(found: Document) -> Document:
 async def fold(transaction: Transaction) -> int:
     """Add the oldest changes to their lanes and flows; return their number."""
     database, session = transaction.database, transaction.session
-    changes = (
-        await database[LANE_CHANGES]
-        .find(session=session, batch_size=CHANGES_MAX)
-        .sort("seq", 1)
-        .limit(CHANGES_MAX)
-        .to_list()
-    )
+    found = database[LANE_CHANGES].find(session=session, batch_size=CHANGES_MAX, sort=[("seq", 1)], limit=CHANGES_MAX)
+    changes = await found.to_list()
     if not changes:
         return 0
     moved = {lane_key(change) for change in changes if "reopened" not in change}

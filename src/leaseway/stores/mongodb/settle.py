@@ -46,6 +46,11 @@ PROMOTION_ID = "promotion"
 Held = frozenset[tuple[JobId, Token]]
 
 
+SETTLED: Doc = dict.fromkeys(
+    ("queue", "tenant", "needs", "status", "lease.token", "last_token", "attempts", "cancel_requested", "priority",
+     "turn", "run_at", "at", "payload_bytes", "bytes"), 1,
+)  # fmt: skip
+"""What a settlement of a small job reads or removes."""
 SMALL: Doc = {name: {"$exists": False} for name in (*KEPT_TEXTS, "errors")}
 """Jobs without long texts beside their payload."""
 
@@ -53,7 +58,7 @@ SMALL: Doc = {name: {"$exists": False} for name in (*KEPT_TEXTS, "errors")}
 def settled_stage(settlements: Sequence[Settlement]) -> Doc:
     """The small ones of these jobs: so many of them fit into one document."""
     ids = [each.id for each in settlements]
-    return stage("settled", JOBS, {"_id": {"$in": ids}, **SMALL}, {"$project": UNCHANGED})
+    return stage("settled", JOBS, {"_id": {"$in": ids}, **SMALL}, {"$project": SETTLED})
 
 
 async def settle(transaction: JobTransaction, settlements: Sequence[Settlement], *, may_wait: bool) -> list[JobId]:
