@@ -2,6 +2,7 @@
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 GROUPS = (
     "tests/dashboard/",  # one browser, which takes long to start
@@ -20,14 +21,32 @@ LONG = ("tests/docs/test_documents.py", "tests/stores/test_state_machine.py", "t
 """Tests that take long although they are not marked `slow`, because ./dev check includes them."""
 
 
+PROCESSES_FOR_LONG_TESTS = 4
+
+
 class GroupsFirstScheduling(LoadGroupScheduling):  # type: ignore[misc]
     """Starts with the groups, then gives one test at a time to the next free process.
+
+    Long tests come first, and they wait more than they compute. A fifth process takes short tests from the end of the
+    queue meanwhile.
 
     Groups are recognized by path because pytest 9.2 does not pass on the group marks (pytest-xdist #1386).
     """
 
     def _split_scope(self, nodeid: str) -> str:
         return next((path for path in GROUPS if nodeid.startswith(path)), None) or super()._split_scope(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node in self.nodes[PROCESSES_FOR_LONG_TESTS:]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Forget units of work that are complete: pytest-xdist looks through all of them after each test."""
+        super().mark_test_complete(node, item_index, duration)
+        work = self.assigned_work[node]
+        for scope in [scope for scope, tests in work.items() if all(tests.values())]:
+            del work[scope]
 
 
 def put_slow_tests_first(items: list[pytest.Item]) -> None:

@@ -3,21 +3,13 @@
 `asyncio.timeout` makes a timer, puts it into the event loop's heap and cancels it, for every call. Nearly all calls end
 long before their deadline, and for a short call this is a good part of its own cost. Here a call only joins a set. One
 timer runs, until the earliest deadline of the set, and then looks for the deadlines that have passed.
-
-A library may swallow a cancellation. `asyncio.wait_for` of Python 3.11 does if its call ends at the same moment, and
-pymongo writes with it. What runs until it is cancelled would go on for ever: `SwallowedCancels` notices it in the
-current task, and `RepeatedCancel` cancels other tasks until they end.
 """
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any
 
 NEVER = math.inf
-CANCEL_AGAIN_SECONDS = 2.0
 
 
 class Deadlines:
@@ -107,69 +99,3 @@ class Deadline:
     def expire(self) -> None:
         self.when, self.is_expired = NEVER, True
         self._task.cancel()
-
-
-class SwallowedCancels:
-    """For a loop that runs until its task is cancelled."""
-
-    def __init__(self) -> None:
-        self._known = 0
-
-    def start(self) -> None:
-        """Cancellations from before are known: the task may be about to end because of one."""
-        self._known = count_cancels()
-
-    def check(self) -> None:
-        """Raises CancelledError if the task was cancelled since `start` and goes on nevertheless."""
-        if count_cancels() > self._known:
-            raise asyncio.CancelledError
-
-
-def count_cancels() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
-class RepeatedCancel:
-    """Cancels tasks that run until they are cancelled, again and again until `close`."""
-
-    def __init__(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        self._tasks, self._loop = list(tasks), asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._cancel()
-
-    def _cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._timer = self._loop.call_later(CANCEL_AGAIN_SECONDS, self._cancel)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-async def cancel_and_wait(*tasks: asyncio.Task[Any] | None) -> None:
-    """End tasks that run until they are cancelled. How they ended is not raised."""
-    running = [task for task in tasks if task is not None]
-    cancels = RepeatedCancel(running)
-    try:
-        await asyncio.gather(*running, return_exceptions=True)
-    finally:
-        cancels.close()
-
-
-@asynccontextmanager
-async def running_beside(steps: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run these beside the body until it ends, however it ends. An error in one of them ends the body and is raised."""
-    ending = ExitStack()
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(step) for step in steps]
-            try:
-                yield
-            finally:
-                ending.callback(RepeatedCancel(tasks).close)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    finally:
-        ending.close()

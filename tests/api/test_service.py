@@ -9,7 +9,7 @@ from fastapi import Request
 from tests.api.keys import bearer, key_for
 from tests.api.running_service import run_service
 
-from leaseway import App, deadlines
+from leaseway import App
 from leaseway.api.routing import Authenticated, FastRoutes, Routes, route_descriptions
 from leaseway.api.service import Service
 from leaseway.api.settings import ServiceSettings
@@ -18,6 +18,7 @@ from leaseway.domain.errors import KeyConflict, StoreFull
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import NewJob, Submitted
+from leaseway.worker import environment
 
 
 class SlowStore:
@@ -188,7 +189,7 @@ async def test_a_service_ends_although_a_driver_swallows_a_cancellation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pymongo may on Python 3.11. A service that waited for such a task would have to be killed at every restart."""
-    monkeypatch.setattr(deadlines, "CANCEL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(environment, "CANCEL_AGAIN_SECONDS", 0.01)
     swallowed: set[str] = set()
 
     def stubborn(name: str) -> asyncio.Task[None]:

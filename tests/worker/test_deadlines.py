@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from leaseway.deadlines import NEVER, Deadlines, SwallowedCancels, cancel_and_wait, running_beside
+from leaseway.deadlines import NEVER, Deadlines
 from leaseway.virtual_time.loop import SimLoop
+from leaseway.worker.environment import SwallowedCancels, cancel_and_wait, running_beside
 
 
 class CountingLoop(SimLoop):

@@ -21,12 +21,11 @@ from leaseway.api.settings import ServiceSettings
 from leaseway.api.submit_batcher import SubmitBatcher
 from leaseway.api.tenant_quotas import TenantQuotas
 from leaseway.app import App
-from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Role
 from leaseway.scaling.pools import PoolMonitor, parse_pools
 from leaseway.stores.tenant_share import TenantShares
-from leaseway.worker.environment import jitter
+from leaseway.worker.environment import cancel_and_wait, jitter
 from leaseway.worker.maintenance import EXPIRE_EVERY_SECONDS, bring_forward
 
 

@@ -1,9 +1,10 @@
 """What a worker is given: the ports it works through, its settings, and the rules for its pace; and what it reports."""
 
+import asyncio
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -265,3 +266,76 @@ def emit_unavailable(
     environment: Environment, worker: WorkerId, doing: str, failures: int, error: TransientError
 ) -> None:
     environment.events.emit("store_unavailable", worker=worker, doing=doing, failures=failures, error=error)
+
+
+# -- cancellation -----------------------------------------------------------------------------------------------------
+# A library may swallow a cancellation. `asyncio.wait_for` of Python 3.11 does if its call ends at the same moment, and
+# pymongo writes with it. What runs until it is cancelled would go on for ever.
+
+CANCEL_AGAIN_SECONDS = 2.0
+
+
+class SwallowedCancels:
+    """For a loop that runs until its task is cancelled."""
+
+    def __init__(self) -> None:
+        self._known = 0
+
+    def start(self) -> None:
+        """Cancellations from before are known: the task may be about to end because of one."""
+        self._known = count_cancels()
+
+    def check(self) -> None:
+        """Raises CancelledError if the task was cancelled since `start` and goes on nevertheless."""
+        if count_cancels() > self._known:
+            raise asyncio.CancelledError
+
+
+def count_cancels() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+class RepeatedCancel:
+    """Cancels tasks that run until they are cancelled, again and again until `close`."""
+
+    def __init__(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        self._tasks, self._loop = list(tasks), asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._cancel()
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._timer = self._loop.call_later(CANCEL_AGAIN_SECONDS, self._cancel)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any] | None) -> None:
+    """End tasks that run until they are cancelled. How they ended is not raised."""
+    running = [task for task in tasks if task is not None]
+    cancels = RepeatedCancel(running)
+    try:
+        await asyncio.gather(*running, return_exceptions=True)
+    finally:
+        cancels.close()
+
+
+@asynccontextmanager
+async def running_beside(steps: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Run these beside the body until it ends, however it ends. An error in one of them ends the body and is raised."""
+    ending = ExitStack()
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(step) for step in steps]
+            try:
+                yield
+            finally:
+                ending.callback(RepeatedCancel(tasks).close)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        ending.close()

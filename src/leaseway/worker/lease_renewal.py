@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from leaseway.deadlines import RepeatedCancel
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import SETTLEMENTS_MAX, Exchange, HeldLease
 from leaseway.domain.history.rows import HistoryRow
@@ -28,7 +27,7 @@ from leaseway.domain.workers import BEAT_SECONDS, Heartbeat
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.store import Store
-from leaseway.worker.environment import WorkTally, jitter
+from leaseway.worker.environment import RepeatedCancel, WorkTally, jitter
 from leaseway.worker.settle import RELEASE_AFTER, Attempt, Stop
 from leaseway.worker.slots import Claim, Slots
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from leaseway.deadlines import SwallowedCancels, running_beside
 from leaseway.domain.errors import LeasewayError, TransientError, UsageError
 from leaseway.domain.exchange import CLAIM_MAX, Admit, Exchange, ExchangeReply, Wants
 from leaseway.domain.ids import JobId
@@ -35,12 +34,14 @@ from leaseway.worker.definitions import declare_definitions
 from leaseway.worker.environment import (
     Environment,
     Prefetch,
+    SwallowedCancels,
     WorkerSettings,
     WorkerSummary,
     describe_worker,
     emit_unavailable,
     jitter,
     pause,
+    running_beside,
 )
 from leaseway.worker.lease_renewal import Heartbeats, LeaseRenewal, renew_in_thread
 from leaseway.worker.limiter_client import LimiterClient

@@ -20,7 +20,6 @@ from msgspec import Struct
 
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
-from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.identity import ANY_TENANT, Caller, Role
 from leaseway.domain.ids import SECOND_US
@@ -29,6 +28,7 @@ from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Rate, R
 from leaseway.domain.validators import NAME_LENGTH_MAX
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
+from leaseway.worker.environment import cancel_and_wait
 
 log = logging.getLogger("leaseway.api")
 

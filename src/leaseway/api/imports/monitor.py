@@ -22,7 +22,6 @@ from leaseway.api.schemas.imports import (
     report_document,
 )
 from leaseway.api.ttl_cache import TtlCache
-from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow
 from leaseway.imports.run.progress import RATE_SECONDS, ProgressTracker, RunSnapshot, tightest
@@ -31,6 +30,7 @@ from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.factory import source_limit
 from leaseway.ports.clock import Clock
 from leaseway.system import wall_clock_us
+from leaseway.worker.environment import cancel_and_wait
 
 log = logging.getLogger("leaseway.api")
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Context
 
-from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import SUMMARIES_MAX
 from leaseway.ports.clock import Clock
 from leaseway.ports.store import Store, require_inspection
+from leaseway.worker.environment import cancel_and_wait
 
 POLL_SECONDS = 0.25
 BETWEEN_READS_SECONDS = 0.05

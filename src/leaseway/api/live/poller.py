@@ -17,11 +17,10 @@ from leaseway.api.live.change_log import MARGIN_US, OPERATOR_KINDS, ChangeLog, E
 from leaseway.api.live.snapshot import TENANT_KINDS, PolledJobs, SnapshotReader, StoreReading
 from leaseway.api.schemas.imports import ImportProgressDocument
 from leaseway.api.settings import LiveSettings
-from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.lane import share
-from leaseway.worker.environment import Environment
+from leaseway.worker.environment import Environment, cancel_and_wait
 
 EndReason = Literal["expired", "lifetime", "slow", "stopping", "disconnected", "invalid_message"]
 """expired: its credential is no longer valid. lifetime: it has been connected for the maximum time. slow: it does not

@@ -11,7 +11,6 @@ import time
 
 from pymongo.asynchronous.change_stream import AsyncChangeStream
 
-from leaseway.deadlines import cancel_and_wait
 from leaseway.domain.errors import LeasewayError
 from leaseway.stores.mongodb.database import JobDatabase
 from leaseway.stores.mongodb.documents import PENDING, Doc
@@ -22,6 +21,7 @@ LINGER_SECONDS = 30.0
 AWAIT_MS_MAX = 5_000
 """How long the server waits for a change before it answers. A stream that is not needed ends after this time."""
 RETRY_SECONDS = 5.0
+CANCEL_AGAIN_SECONDS = 2.0
 FORECAST_SECONDS = 4.0
 """How long a process that follows the stream trusts that there is nothing to do."""
 
@@ -87,7 +87,10 @@ class MongoNotifications:
         return self._local.is_awaited or time.monotonic() < self._waited_at + LINGER_SECONDS
 
     async def close(self) -> None:
-        """The task of another event loop ends with that loop."""
+        """The task of another event loop ends with that loop. A write of pymongo may swallow a cancellation."""
         follower, self._follower = self._follower, None
-        if follower is not None and follower.get_loop() is asyncio.get_running_loop():
-            await cancel_and_wait(follower)
+        if follower is None or follower.get_loop() is not asyncio.get_running_loop():
+            return
+        while not follower.done():
+            follower.cancel()
+            await asyncio.wait([follower], timeout=CANCEL_AGAIN_SECONDS)

@@ -11,7 +11,9 @@ from leaseway.domain.validators import check_int
 from leaseway.worker.calls.call_needs import CallNeeds
 from leaseway.worker.calls.grant import CURRENT_CALL, CallGrant
 from leaseway.worker.calls.key_pool import NO_POOL
-from leaseway.worker.provider_calls import ProviderCalls
+
+if TYPE_CHECKING:
+    from leaseway.worker.provider_calls import ProviderCalls
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ FindNeeds = Callable[[], Awaitable[CallNeeds]]
 class ProviderCall:
     """`async with ctx.call() as call:` around one request, made with any client."""
 
-    def __init__(self, calls: ProviderCalls, seconds: float, needs: CallNeeds | FindNeeds | None = None) -> None:
+    def __init__(self, calls: "ProviderCalls", seconds: float, needs: CallNeeds | FindNeeds | None = None) -> None:
         self._calls = calls
         self._seconds = seconds
         self._needs = needs
