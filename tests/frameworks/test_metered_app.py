@@ -81,6 +81,11 @@ def test_the_example_fits_on_a_page() -> None:
     assert len((EXAMPLE / "metered_app.py").read_text().splitlines()) <= 60
 
 
+def test_the_page_shows_the_application_as_it_is() -> None:
+    """Readers copy the text of the page, which is executed as a document."""
+    assert (EXAMPLE / "metered_app.py").read_text() in (EXAMPLE / "README.md").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_the_bill_of_the_provider_is_the_ledger_although_a_worker_was_killed(tmp_path: Path) -> None:
