@@ -18,7 +18,9 @@ from leaseway.domain.budgets.budget import MICRO, Charge, HoldBooked, HoldDenied
 from leaseway.domain.budgets.rebooking import hold_id
 from leaseway.domain.identity import Role
 from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.inspection import CancelResult
 from leaseway.ports.ledger import Ledger
+from leaseway.worker.definitions import cancel_job
 
 ZURICH = ZoneInfo("Europe/Zurich")
 SPEND: dict[str, Any] = {"unit": "usd", "limit": 25, "every": "day", "tz": "Europe/Zurich"}
@@ -220,17 +222,17 @@ async def test_of_changes_through_two_processes_to_one_version_one_wins(served: 
     assert sorted(answer.status_code for answer in answers) == [200] + [412] * 15
 
 
-async def waiting_job(served: Served, ttl_us: int = 60 * SECOND_US) -> str:
+async def waiting_job(served: Served, ttl_us: int = 60 * SECOND_US, tenant: str = "default") -> str:
     """A job that waits for tomorrow, because its budget is used up today."""
 
     @served.app.job(budget=Budget("spend", usd=2), cost_usd=2)
     async def call(ctx: Context) -> None: ...
 
     tomorrow = datetime.now(ZURICH).date() + timedelta(days=1)
-    job = (await call.options(run_at=datetime.combine(tomorrow, time(), ZURICH)).submit()).id
+    job = (await call.options(run_at=datetime.combine(tomorrow, time(), ZURICH), tenant=tenant).submit()).id
     ledger, line = served.service.world.ledger, [(Charge("spend", "spend"), 2 * MICRO)]
     await ledger.hold("call-1", line, ttl_us, dispatch=True)
-    assert isinstance(await ledger.hold(hold_id("default", job, 1, 1), line, 60 * SECOND_US), HoldBooked)
+    assert isinstance(await ledger.hold(hold_id(tenant, job, 1, 1), line, 60 * SECOND_US), HoldBooked)
     return job
 
 
@@ -367,6 +369,19 @@ async def test_a_cancelled_job_releases_what_is_booked_for_it(served: Served, ro
     assert (await served.client.post(route.format(job=job), json=bodies.get(route))).status_code == 200
     windows = (await served.client.get("/v1/budgets/spend")).json()["windows"]
     assert [window["held"] for window in windows] == ["2", "0"]
+
+
+async def test_a_tenant_cancels_its_job_through_a_store_over_http() -> None:
+    """Its key may not read budgets; the service has released what is booked. An error after the job was cancelled would
+    look as if it were not."""
+    async with run_service(App("memory://"), auth=True) as served:
+        world, key = served.service.world, await key_for(served)
+        await world.ledger.definitions.declare([Budget("spend", usd=2, every="day").definition])
+        job = await waiting_job(served, tenant="acme")
+        async with App(served.url, key=key.text) as client:
+            store = await client.store()
+            assert await cancel_job(store, client.world.ledger, JobId(job)) is CancelResult.CANCELLED
+        assert await world.ledger.reads.booked("spend") == []
 
 
 async def test_the_service_brings_jobs_forward_for_workers_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
