@@ -37,8 +37,8 @@ class AesGcm:
 
     def __init__(self, keys: Mapping[str, bytes | str], *, fingerprint_key: bytes | str | None = None) -> None:
         self._aes_gcm, self._invalid_tag = load_library()
-        if not keys:
-            raise BadValue("keys", "must contain at least one key")
+        if not isinstance(keys, Mapping) or not keys:
+            raise BadValue("keys", 'must contain at least one key by its id: {"2026-05": AesGcm.new_key()}')
         for key_id in keys:
             if not KEY_ID.fullmatch(key_id):
                 raise BadValue(

@@ -195,6 +195,8 @@ async def test_a_budget_is_paused_and_resumed(served: Served) -> None:
     await served.client.put("/v1/budgets/spend", json=SPEND)
     paused = await served.client.post("/v1/budgets/spend/pause")
     assert (paused.status_code, paused.json()["paused"], paused.headers["etag"]) == (200, True, '"2"')
+    again = await served.client.post("/v1/budgets/spend/pause")
+    assert (again.json()["paused"], again.headers["etag"]) == (True, '"2"'), "nothing was changed"
     lines = [(Charge("spend", "spend"), MICRO)]
     assert isinstance(await served.service.world.ledger.hold("call-1", lines, 60 * SECOND_US), HoldDenied)
     changed = await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 30})

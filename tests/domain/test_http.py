@@ -117,7 +117,7 @@ def test_two_bodies_are_refused() -> None:
 
 def test_json_that_no_parser_reads_is_refused() -> None:
     """NaN is not JSON."""
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(BadValue, match="json: cannot be written as JSON"):
         encode_body(float("nan"), None, None)
 
 

@@ -4,16 +4,16 @@ import asyncio
 import functools
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.worker.observe import codes, worked
 
-from leaseway import AesGcm, App, Backoff, BadValue, Budget, Context, Limit, Snooze, SyncContext, UsageError
+from leaseway import AesGcm, App, Backoff, BadValue, Budget, Context, HttpReply, Limit, Snooze, SyncContext, UsageError
 from leaseway.domain.errors import StoreRefused
 from leaseway.simulation import simulate
-from leaseway.testing import FakeContext
+from leaseway.testing import FakeContext, virtual_time
 
 SPEND = Budget("spend", usd=5)
 TOKENS = Limit("tpm", "100k/minute", unit="tokens")
@@ -400,3 +400,68 @@ async def test_progress_that_is_no_number_is_refused(app: App) -> None:
 
     assert await failure(app, half) == "BadValue: progress: done: must be a number (is 'half')"
     assert await failure(app, message) == "BadValue: progress: message: must be a text (is 3)"
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+WRONG_REQUESTS: list[tuple[dict[str, Any], str]] = [
+    ({"params": 5}, "params: must be a mapping or pairs"),
+    ({"params": "a=1"}, "params: must be a mapping or pairs; a text is content="),
+    ({"params": [(1, 2, 3)]}, "params: must be a mapping or pairs"),
+    ({"data": "text"}, "data: must be a mapping or pairs; a text is content="),
+    ({"json": object()}, "json: cannot be written as JSON: Object of type object"),
+    ({"json": float("nan")}, "json: cannot be written as JSON"),
+    ({"headers": [("a", "b")]}, "headers: must be a mapping of texts"),
+    ({"settle": 5}, "settle: must be a function of the reply"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG_REQUESTS, ids=[str(options) for options, _ in WRONG_REQUESTS])
+async def test_a_wrong_argument_of_a_request_is_named_before_it_is_sent(options: dict[str, Any], message: str) -> None:
+    """A request that was sent costs money, whatever happens afterwards."""
+    ctx = FakeContext(replies=[HttpReply(200)])
+    with pytest.raises(BadValue, match=message):
+        await ctx.http.post("https://maps.example/", **options)
+    assert ctx.calls == []
+
+
+# -- testing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replies": HttpReply(200)}, "replies= takes a list of HttpReply objects"),
+        ({"transport": HttpReply(200)}, "transport= a function that returns one"),
+        ({"attempt": "1"}, "attempt: must be a whole number"),
+        ({"attempt": 0}, "attempt: must be between 1 and 1,000"),
+        ({"replies": [200]}, r"a reply is an HttpReply\(200, json=…\), or an exception \(is int\)"),
+        ({"transport": lambda request: {"a": 1}}, r"a reply is an HttpReply\(200, json=…\), .* \(is dict\)"),
+    ],
+)
+async def test_a_wrong_option_of_a_fake_context_is_named(options: dict[str, Any], message: str) -> None:
+    """A test that fails with an AttributeError inside of leaseway is not easy to mend."""
+    with pytest.raises(UsageError, match=message):
+        await FakeContext(**options).http.get("https://maps.example/")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"app": "jobs"}, "virtual_time takes an app"),
+        ({"start": "2025-01-01"}, "start: must be a datetime"),
+        ({"start": datetime(2025, 1, 1)}, "start: needs a time zone"),  # noqa: DTZ001 - that is the mistake
+        ({"transport": HttpReply(200)}, "transport: must be a function of an HttpRequest"),
+    ],
+)
+def test_a_wrong_option_of_virtual_time_is_named(options: dict[str, Any], message: str) -> None:
+    """As above."""
+    given = {"app": App("memory://"), **options}
+    with pytest.raises(UsageError, match=message), virtual_time(given.pop("app"), **given):
+        pass
+
+
+def test_keys_of_a_codec_are_given_by_id() -> None:
+    """One key alone has no id that values could name."""
+    with pytest.raises(BadValue, match="keys: must contain at least one key by its id"):
+        AesGcm(AesGcm.new_key())  # type: ignore[arg-type]

@@ -285,6 +285,10 @@ async def test_the_holds_of_a_job_are_found_by_its_tenant_and_id(app: App) -> No
     job = await stored(app, second)
     assert [hold.start for hold in await booked_for_job(app.world.ledger, job)] == [job.run_at]
     assert await booked_for_job(app.world.ledger, replace(job, tenant="other")) == []
+    lines = [(Charge("spend", "spend"), MICRO)]
+    await app.world.ledger.hold(hold_id("default", JobId(f"{job.id}:x"), 1, 1), lines, SECOND_US, dispatch=True)
+    assert len(await app.world.ledger.reads.booked("spend")) == 2
+    assert len(await booked_for_job(app.world.ledger, job)) == 1, "a name that only begins like the job's"
     assert await booked_for_job(app.world.ledger, replace(job, needs="")) == ()
 
 

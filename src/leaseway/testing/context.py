@@ -20,10 +20,10 @@ from leaseway.domain.errors import LeaseLost, UsageError
 from leaseway.domain.http import HttpReply, HttpRequest
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.job import Lease
-from leaseway.domain.kind import Kind, KindDefaults
+from leaseway.domain.kind import ATTEMPTS_MAX, Kind, KindDefaults
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
 from leaseway.domain.requirements import NO_REQUIREMENTS, BudgetOption, LimitsOption, Requirements
-from leaseway.domain.validators import Seconds, encode_payload
+from leaseway.domain.validators import Seconds, check_int, encode_payload
 from leaseway.store_session import SyncPortal
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
@@ -70,6 +70,7 @@ class Recorder(HandlerContext):
         if kind is not None and kind.is_async is isinstance(self, SyncContext):
             right = "FakeContext" if kind.is_async else "FakeSyncContext"
             raise UsageError(f"job {kind.name} is {'async' if kind.is_async else 'a plain function'}; use {right}")
+        check_int("attempt", attempt, 1, ATTEMPTS_MAX)
         defaults = KindDefaults() if kind is None else kind.defaults
         self.calls: list[RecordedCall] = []
         """The calls to the provider, retries included, in order."""
@@ -81,6 +82,8 @@ class Recorder(HandlerContext):
         """The jobs that were submitted with `ctx.submit`."""
         self._requirements = None if kind is None else kind.requirements
         self._arguments = None if kind is None or payload is None else kind.decode(payload)
+        if not isinstance(replies, Iterable) or not (transport is None or callable(transport)):
+            raise UsageError("replies= takes a list of HttpReply objects, and transport= a function that returns one")
         self._replies = iter(replies)
         self._answer = transport
         self._open: list[FakeCall] = []
@@ -195,6 +198,8 @@ class Recorder(HandlerContext):
         call = CURRENT.get()
         call.request = request
         reply = await self._next_reply(request)
+        if not isinstance(reply, HttpReply):
+            raise UsageError(f"a reply is an HttpReply(200, json=…), or an exception (is {type(reply).__name__})")
         call.status = reply.status_code
         return reply
 

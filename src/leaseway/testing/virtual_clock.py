@@ -16,7 +16,7 @@ from leaseway.app import App
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.http import HttpReply, HttpRequest
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.validators import Seconds, parse_duration_us
+from leaseway.domain.validators import Seconds, parse_duration_us, parse_instant
 from leaseway.testing.clock import START_US
 from leaseway.virtual_time.skipping_loop import NO_NETWORK
 from leaseway.virtual_time.world import VirtualWorld
@@ -42,9 +42,13 @@ def virtual_time(
     retries. `at_most`: a run that takes longer raises TimeoutError and names the jobs that are left. It works in plain
     and in async tests.
     """
-    if start is not None and start.tzinfo is None:
-        raise BadValue("start", "needs a time zone: datetime(2025, 1, 1, tzinfo=UTC)")
-    start_us = START_US if start is None else int(start.timestamp() * SECOND_US)
+    if not isinstance(app, App):
+        raise UsageError(f"virtual_time takes an app (is {type(app).__name__})")
+    if transport is not None and not callable(transport):
+        raise BadValue(
+            "transport", f"must be a function of an HttpRequest that returns an HttpReply (is {transport!r})"
+        )
+    start_us = START_US if start is None else parse_instant("start", start)
     time = VirtualTime(app, start_us, parse_duration_us("at_most", at_most) / SECOND_US)
     with app.using(time.environment(app.world, lambda: FunctionTransport(transport or no_network), seed)):
         try:

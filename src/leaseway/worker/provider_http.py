@@ -163,6 +163,8 @@ class Http:
         function of a reply below status 400 that returns what the call cost and used, by unit:
         `lambda reply: {"usd": 0.004, "tokens": reply.json()["usage"]["total_tokens"]}`.
         """
+        if settle is not None and not callable(settle):
+            raise BadValue("settle", f"must be a function of the reply (is {settle!r})")
         body, content_type = encode_body(json, content, data)
         others = BASE_HEADERS
         if content_type is not None:
