@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from tests.api.every_store import store_url as store_url
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.running_service import Served, run_service
-from tests.worker.observe import close_lanes, count_closed, eventually
+from tests.worker.observe import close_lanes, count_closed, eventually, working
 
-from leaseway import App, Budget, Context
+from leaseway import App, Budget, Context, State
 from leaseway.api import service
 from leaseway.domain.budgets.budget import MICRO, Charge, HoldBooked, HoldDenied, HoldGranted
 from leaseway.domain.budgets.rebooking import hold_id
@@ -197,6 +197,8 @@ async def test_a_budget_is_paused_and_resumed(served: Served) -> None:
     assert (paused.status_code, paused.json()["paused"], paused.headers["etag"]) == (200, True, '"2"')
     again = await served.client.post("/v1/budgets/spend/pause")
     assert (again.json()["paused"], again.headers["etag"]) == (True, '"2"'), "nothing was changed"
+    stale = await served.client.post("/v1/budgets/spend/pause", headers={"If-Match": '"1"'})
+    assert stale.status_code == 412, "the caller has not seen that it is paused"
     lines = [(Charge("spend", "spend"), MICRO)]
     assert isinstance(await served.service.world.ledger.hold("call-1", lines, 60 * SECOND_US), HoldDenied)
     changed = await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 30})
@@ -384,6 +386,29 @@ async def test_a_tenant_cancels_its_job_through_a_store_over_http() -> None:
             store = await client.store()
             assert await cancel_job(store, client.world.ledger, JobId(job)) is CancelResult.CANCELLED
         assert await world.ledger.reads.booked("spend") == []
+
+
+async def test_a_raised_budget_opens_the_lanes_that_a_worker_over_http_had_closed() -> None:
+    """The worker had closed the lane for a minute. It does not know of the change, but the service does."""
+    async with run_service(App("memory://")) as served, App(served.url) as app:
+
+        @app.job(budget=Budget("spend", usd=1, every="day"), cost_usd=1)
+        async def spend(ctx: Context) -> None:
+            async with ctx.call():
+                pass
+
+        async with working(app, poll_seconds=60.0):
+            await app.wait(await spend.submit(), 60)
+            waiting = await spend.submit()
+            await eventually(lambda: count_closed(app.world.store))
+            async with asyncio.timeout(OPENS_SECONDS):
+                raised = {"unit": "usd", "limit": 2, "every": "day"}
+                assert (await served.client.put("/v1/budgets/spend", json=raised)).status_code == 200
+                assert (await app.wait(waiting)).state is State.DONE
+
+
+OPENS_SECONDS = 40.0
+"""Much longer than a lane takes to open on any machine, and shorter than its closure, which lasts a minute."""
 
 
 async def test_the_service_brings_jobs_forward_for_workers_over_http(monkeypatch: pytest.MonkeyPatch) -> None:

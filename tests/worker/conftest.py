@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.mongodb_collections import empty_database
 from tests.postgres_tables import empty_schema
 
 from leaseway import App
@@ -32,10 +33,24 @@ async def file_app(tmp_path: Path) -> AsyncIterator[App]:
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def every_app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
     """For promises that every store keeps."""
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/work.db"}.get(request.param, "")
+    async with App(await empty_store(request, tmp_path)) as app:
+        yield app
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mongodb"])
+async def app_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
+    """Also in MongoDB, whose tests take longer."""
+    async with App(await empty_store(request, tmp_path)) as app:
+        yield app
+
+
+async def empty_store(request: pytest.FixtureRequest, folder: Path) -> str:
     if request.param == "postgres":
         server = request.getfixturevalue("server").url
         await empty_schema(server, SCHEMA)
-        url = f"{server}?schema={SCHEMA}"
-    async with App(url) as app:
-        yield app
+        return f"{server}?schema={SCHEMA}"
+    if request.param == "mongodb":
+        url: str = request.getfixturevalue("mongodb").url.replace("/leaseway", f"/{SCHEMA}")
+        await empty_database(url)
+        return url
+    return "memory://" if request.param == "memory" else f"sqlite:///{folder}/work.db"

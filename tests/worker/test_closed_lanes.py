@@ -140,10 +140,10 @@ async def rebook_it(app: App) -> None:
 
 
 @pytest.mark.parametrize("change", [raise_it, resume_it, rebook_it])
-async def test_a_change_of_a_budget_opens_the_lanes_that_it_had_closed(every_app: App, change: Any) -> None:
+async def test_a_change_of_a_budget_opens_the_lanes_that_it_had_closed(app_anywhere: App, change: Any) -> None:
     """The worker had closed the lane for a minute, and after an operator had raised the budget the jobs waited for the
     rest of it."""
-    app = every_app
+    app = app_anywhere
     spend = one_per_day(app)
     async with working(app, poll_seconds=60.0):
         await app.wait(await spend.submit(), 60)
