@@ -82,6 +82,7 @@ METERED = (
     "a probe closed a circuit breaker",
     # Budgets.
     "several calls shared one transaction of the ledger",
+    "one hold paid for several calls",
     "a cost was booked in a later window",
     "a gate was shut because a budget is used up",
     "a later delivery used a hold that was reserved before",

@@ -52,6 +52,8 @@ class LimitSettings(Struct, frozen=True):
     hold_seconds: float
     patience_seconds: float = 10.0
     """How long a handler waits for a permit, and for a ledger that cannot be reached."""
+    holds_per_job: bool = False
+    """One hold pays for all calls of a job."""
 
     @property
     def outage_seconds(self) -> tuple[float, float]:

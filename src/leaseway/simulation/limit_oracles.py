@@ -4,7 +4,7 @@ L1  no window has more arrivals at the provider than the limit allows         pr
 L2  no more calls are in flight than the limit allows                         provider.py
 L3  no call is sent while the provider has asked clients to wait              provider.py
 L5  no call is sent while a circuit breaker is open, and one as its probe     provider.py
-L4  the id of a hold stands for one call                                      provider.py
+L4  the id of a hold stands for one call, or for the calls of one delivery    provider.py
 B1  the true cost of calls stays within the budget of each window
 B2  at the end nothing is held, and no balance is lower than the true cost
 T1  no more jobs of a tenant run at the same time than its cap allows
@@ -84,12 +84,14 @@ class Meter:
         self.ledger = MemoryLedger(universe.now_us)
         temper = terms.temper if universe.is_faulty else Temper()
         chance = universe.streams.of("provider")
-        self.provider = SimulatedProvider(universe.loop, chance, universe.judge, temper, terms.limits, self.charged)
+        self.provider = SimulatedProvider(
+            universe.loop, chance, universe.judge, temper, terms.limits, self.charged, shares_holds=terms.holds_per_job
+        )
         self.outages = Outages(universe.loop.time)
         self._calm_at = float("inf")
         self._holders: dict[str, Process] = {}
         """By hold: the process that placed it."""
-        self._true_micros: dict[str, int] = {}
+        self._true_micros: dict[str, int] = defaultdict(int)
         """By hold: what the provider has charged."""
         self._windows: dict[str, dict[str, CalendarWindow]] = {}
         """By hold and by budget: the window in which the ledger booked it."""
@@ -252,7 +254,7 @@ class Meter:
 
     def charged(self, hold: str, micros: int) -> None:
         """B1: record the true cost of a call."""
-        self._true_micros[hold] = micros
+        self._true_micros[hold] += micros
         for charge, _ in self.provider.lines[hold]:
             window = self._windows[hold][charge.name]
             self._spent[charge.name, window] += micros

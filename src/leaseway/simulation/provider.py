@@ -7,7 +7,7 @@ replies are lost; the cost of a call is booked all the same. In some worlds the 
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -95,6 +95,8 @@ class SimulatedProvider:
         temper: Temper,
         limits: Mapping[str, LimitDefinition],
         charged: Callable[[str, int], None],
+        *,
+        shares_holds: bool = False,
     ) -> None:
         self._loop = loop
         self._chance = chance
@@ -104,6 +106,12 @@ class SimulatedProvider:
         self._logs: dict[str, Log] = {}
         self._charged = charged
         """Called with the true cost of a hold's call, in micro-units of each of its budgets."""
+        self._shares_holds = shares_holds
+        """One hold pays for all calls of a job, so that the first of several calls leaves something for the others."""
+        self._payers: dict[str, tuple[Process, str]] = {}
+        """By hold, if it is shared: the process and the job that first called under it."""
+        self._charged_micros: Counter[str] = Counter()
+        """By hold."""
         self.under_way = 0
         self.lines: dict[str, Lines] = {}
         """By hold, of calls that have arrived."""
@@ -154,8 +162,9 @@ class SimulatedProvider:
     def _serve(self, request: ProviderRequest) -> None:
         usd = None
         if request.hold is not None:
-            most = request.lines[0][1]
+            most = request.lines[0][1] - self._charged_micros[request.hold]
             micros = self._chance.choice((most, most, self._chance.randint(0, most)))
+            self._charged_micros[request.hold] += micros
             self._charged(request.hold, micros)
             usd = Decimal(micros) / MICRO
         if self._chance.random() < self.temper.loses:
@@ -240,10 +249,16 @@ class SimulatedProvider:
             log.closed.clear()
 
     def _charge_once(self, request: ProviderRequest) -> None:
-        """L4: the id of a hold stands for one call."""
+        """L4: the id of a hold stands for one call, or for the calls of one delivery."""
         if request.hold is None:
             return
-        if request.hold in self.lines:
+        if self._shares_holds:
+            payer = (request.process, request.job)
+            if self._payers.setdefault(request.hold, payer) != payer:
+                self._judge.accuse([f"L4 {request.process.name} calls under hold {request.hold} of another delivery"])
+            if request.hold in self.lines:
+                self._books.reach("one hold paid for several calls")
+        elif request.hold in self.lines:
             self._judge.accuse([f"L4 {request.process.name} calls a second time under hold {request.hold}"])
         self.lines[request.hold] = request.lines
 

@@ -24,7 +24,7 @@ from leaseway.domain.limits import breaker
 from leaseway.domain.limits.limit import Limit, LimitUse, parse_rate
 from leaseway.domain.limits.rate_limit_headers import Throttled
 from leaseway.domain.outcome import Deferred
-from leaseway.domain.requirements import Requirements
+from leaseway.domain.requirements import HOLD_CALL, HOLD_JOB, Requirements
 from leaseway.domain.tenant import Tenant
 from leaseway.simulation.clients import Intent
 from leaseway.simulation.faulty_limits import IMPATIENT_SECONDS, LimitSettings
@@ -54,6 +54,8 @@ RESTLESS = 4
 DOWN = 3
 """In these worlds the provider is down for a while, and a limit has a circuit breaker."""
 DOWN_SECONDS, OPEN_SECONDS = (3.0, 9.0), 2.0
+PER_JOB = 7
+"""In these worlds one hold pays for all calls of a job."""
 SEAT_SECONDS, KEEP_SECONDS, EXPIRE_SECONDS = 8.0, 1.0, 2.0
 KINDS_MAX = 4
 """Of all kinds, in one world: every worker asks for each of them repeatedly."""
@@ -121,7 +123,7 @@ class Offer(Struct, frozen=True):
     budgets: tuple[Budget, ...]
 
 
-def draw_offer(chance: Random, breaker: int | None = None) -> Offer:
+def draw_offer(chance: Random, breaker: int | None = None, hold: str = HOLD_CALL) -> Offer:
     short = Limit("short", f"{chance.randint(2, 5)}/second", cost_max=2, burst=chance.choice((0.05, 0.6)))
     long = Limit(
         "long", f"{chance.randint(5, 10)} per 3 s", lease=0.6, burst=chance.choice((0.05, 0.3)), breaker=breaker
@@ -139,9 +141,9 @@ def draw_offer(chance: Random, breaker: int | None = None) -> Offer:
         "several": kind_of("several", [several, own]),
         "seated": kind_of("seated", [seats]),
         "spare": kind_of("spare", [spare]),
-        "paid": kind_of("paid", [], [spend]),
-        "own_paid": kind_of("own_paid", [own], [own_spend]),
-        "everything": kind_of("everything", [long, seats], [spend, own_spend]),
+        "paid": kind_of("paid", [], [spend], hold),
+        "own_paid": kind_of("own_paid", [own], [own_spend], hold),
+        "everything": kind_of("everything", [long, seats], [spend, own_spend], hold),
         "free": kind_of("free", []),
     }
     others = chance.sample([name for name in kinds if name != "long"], KINDS_MAX - 1)
@@ -149,10 +151,12 @@ def draw_offer(chance: Random, breaker: int | None = None) -> Offer:
     return Offer(kinds, (short, long, several, own, seats, spare), (spend, own_spend))
 
 
-def kind_of(name: str, limits: list[Limit | LimitUse], budgets: list[Budget] | None = None) -> Kind:
+def kind_of(
+    name: str, limits: list[Limit | LimitUse], budgets: list[Budget] | None = None, hold: str = HOLD_CALL
+) -> Kind:
     defaults = KindDefaults(attempts=ATTEMPTS, lease_us=int(LEASE_SECONDS * SECOND_US), backoff=BACKOFF)
     uses = tuple(each if isinstance(each, LimitUse) else LimitUse(each) for each in limits)
-    return Kind(name, fetch, defaults, Requirements(name, uses, tuple(budgets or ()), cost if budgets else None))
+    return Kind(name, fetch, defaults, Requirements(name, uses, tuple(budgets or ()), cost if budgets else None, hold))
 
 
 def draw_tenants(chance: Random) -> list[Tenant]:
@@ -226,13 +230,15 @@ def run_metered(
     if seed % CONTENDED_EVERY == 0:
         swarm = contended(swarm)
     is_down = seed % CONTENDED_EVERY == DOWN
-    offer = draw_offer(chance, 1 if is_down else None)
+    hold = HOLD_JOB if seed % CONTENDED_EVERY == PER_JOB else HOLD_CALL
+    offer = draw_offer(chance, 1 if is_down else None, hold)
     terms = draw_terms(chance, offer, swarm)
     if seed % CONTENDED_EVERY == RESTLESS:
         terms = replace(terms, restart_every=1.0, temper=Temper())
     if is_down:
         # What a limiter that lost its state forgets is judged in the other worlds.
         terms = replace(terms, restart_every=0.0, temper=Temper(down=DOWN_SECONDS))
+    terms = replace(terms, holds_per_job=hold == HOLD_JOB)
     load = Load(
         kinds=offer.kinds,
         plan=draw_plan(chance, swarm, offer.kinds),

@@ -41,7 +41,7 @@ from leaseway.worker import submit as submitting
 from leaseway.worker.admission import Admission
 from leaseway.worker.calls.call_needs import CallNeeds
 from leaseway.worker.lease_renewal import LeaseRenewal
-from leaseway.worker.ledger_client import HoldIds, UnsettledHolds
+from leaseway.worker.ledger_client import HoldIds, JobHold, UnsettledHolds
 from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.loop import Worker
 from leaseway.worker.permit_queue import GateState, PermitQueue
@@ -567,6 +567,12 @@ SABOTAGES: dict[str, Sabotage] = {
         first=2_328,
         removes="the hold comes first if a permit would expire before it is placed",
         code=((ProviderCalls, "_outlasts_permits", lambda calls, needs: False),),
+    ),
+    "job_hold_forgets": Sabotage(
+        scenario="metered",
+        first=327,
+        removes="a call of unknown cost charges the hold of its whole job in full",
+        code=((JobHold, "costs", lambda hold: dict(hold._spent)),),
     ),
     "limiter_waited_for": Sabotage(
         scenario="metered",
