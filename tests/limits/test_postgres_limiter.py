@@ -442,6 +442,29 @@ async def test_levels_with_visible_state_are_not_deleted(
     assert {"maps:slow", "maps:used", "seats:kept"} <= await names_in(server, limiter)
 
 
+async def test_a_new_level_costs_the_same_however_many_there_are(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
+) -> None:
+    """A session that had planned while there were few levels read a third of all for every new one. The server counts
+    what it reads."""
+    levels = f"{limiter.address.schema}.levels"
+    await ready(limiter, clock, OF_TENANT)
+    await of_tenants(limiter, 0, 20)
+    await value(server, f"VACUUM ANALYZE {levels}")
+    await of_tenants(limiter, 20, 21)
+    more = "SELECT 'old:' || n, $1 FROM generate_series(1, 2000) AS n"
+    await value(server, f"INSERT INTO {levels} (name, of_limit) {more}", OF_TENANT.name)
+    count = (
+        "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'levels' AND schemaname = $1"
+    )
+    async with limiter.connections.transaction() as connection:
+        before = await connection.fetchval(count, limiter.address.schema)
+        take = limiter._database.sql["take_permits"]
+        await connection.fetch(take, ["maps:new"], [OF_TENANT.name], [1], 1, 1, "w", SEAT_US, clock.now_us())
+        read = await connection.fetchval(count, limiter.address.schema) - before
+    assert 0 < read < 50
+
+
 # -- database roles -------------------------------------------------------------------------------------------------
 
 
