@@ -87,8 +87,17 @@ def build_app(url: str) -> App:
 
 async def fill(app: App) -> None:
     """At least one document in every collection."""
+    await fill_store(app)
     store = await app.store()
     assert isinstance(store, MongoStore)
+    while await store.connections.transaction(fold):
+        pass
+    await app.submit(app.bind("add", {"a": 1}, queue="unfolded"))
+
+
+async def fill_store(app: App) -> None:
+    """On any store."""
+    store = await app.store()
     clock = FakeClock()
     await submit_jobs(store)
     await store.tenants.set(
@@ -103,9 +112,6 @@ async def fill(app: App) -> None:
     await store.sessions.add(new_session(1, clock, seconds=10**9))
     await app.submit(app.bind("metered", {"a": 1}, key="k", tenant="acme"))
     await app.run_worker(queues=["metered"], until_empty=True)
-    while await store.connections.transaction(fold):
-        pass
-    await app.submit(app.bind("add", {"a": 1}, queue="unfolded"))
 
 
 async def submit_jobs(store: Store) -> None:

@@ -5,12 +5,14 @@ looks for or not, and returns the position at which to continue. A store may sea
 the newest job to the oldest, and merge the results.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
+from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.job import Job, State
 
@@ -21,6 +23,21 @@ and up to twice as much as a JSON string."""
 
 KEYS_PER_JOB = 20
 """How many expired idempotency keys may be pruned with each old job. Keys outlive their jobs and must not pile up."""
+
+
+A = TypeVar("A")
+T = TypeVar("T")
+DAMAGE = (LeasewayError, MsgspecError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+"""What parsing raises for a row that was changed by hand, by a defect, or by a version with other rules."""
+
+
+def only_usable(rows: Iterable[A], parse: Callable[[A], T]) -> list[T]:
+    """What these rows contain. One that cannot be used is left out: a list must show all the others."""
+    found: list[T] = []
+    for row in rows:
+        with suppress(*DAMAGE):
+            found.append(parse(row))
+    return found
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ from leaseway.domain.budgets.holds import (
 from leaseway.domain.budgets.rebooking import FIRST_BOOKED, BookedPlace
 from leaseway.domain.errors import LeasewayError, TerminalError, UsageError
 from leaseway.domain.ids import Instant
+from leaseway.domain.inspection import only_usable
 from leaseway.ports.ledger import (
     BALANCES_MAX,
     RESERVED_MAX,
@@ -83,7 +84,6 @@ from leaseway.stores.mongodb.budget_transaction import (
     window_id,
 )
 from leaseway.stores.mongodb.connection import Connections, Database, Document, Session, Transaction, lookup
-from leaseway.stores.mongodb.errors import only_usable
 from leaseway.stores.mongodb.schema import BUDGET_JOURNAL, BUDGET_WINDOWS, BUDGETS, HOLDS, migrate
 
 LAST = chr(0x10FFFF)

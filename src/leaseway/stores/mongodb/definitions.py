@@ -8,6 +8,7 @@ from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from leaseway.domain.ids import Instant, WorkerId
+from leaseway.domain.inspection import only_usable
 from leaseway.domain.job import NewJob, jobs_by_id
 from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule, check_schedule
@@ -25,7 +26,6 @@ from leaseway.ports.pool_board import POOLS_MAX, PoolRecord
 from leaseway.stores.mongodb.connection import Database
 from leaseway.stores.mongodb.database import JobDatabase, JobTransaction
 from leaseway.stores.mongodb.documents import Doc, parse_pause, parse_tenant
-from leaseway.stores.mongodb.errors import only_usable
 from leaseway.stores.mongodb.lanes import flow_of
 from leaseway.stores.mongodb.schema import FLOWS, LANES, PAUSES, POOLS, SCHEDULES, TENANTS, WORKERS
 from leaseway.stores.mongodb.settle import OPENED

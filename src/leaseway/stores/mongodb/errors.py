@@ -1,7 +1,6 @@
 """Translates errors of PyMongo and of the server into errors of leaseway: what happened, to what, what to do next."""
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -153,16 +152,6 @@ def describe_error(error: Exception) -> str:
         texts = [str(each.get("errmsg", "")) for each in details.get("writeErrors", ())]
         return texts[0] if texts else "a write failed"
     return (str(error).partition(", full error:")[0].splitlines() or [type(error).__name__])[0]
-
-
-def only_usable(documents: Iterable[Mapping[str, Any]], parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """What these documents contain. One that was changed by hand, so that it cannot be used, is left out: a list must
-    show all the others. `leaseway doctor` names it."""
-    found: list[T] = []
-    for document in documents:
-        with contextlib.suppress(LeasewayError):
-            found.append(parse(document))
-    return found
 
 
 def parse_document(collection: str, document: Mapping[str, Any], type: type[T]) -> T:

@@ -24,6 +24,7 @@ from pymongo import ReplaceOne
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant
+from leaseway.domain.inspection import only_usable
 from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Acquisition, Granted, Notice, Verdict
 from leaseway.domain.limits.level import CLOSED, NEW, Breaker, Bucket, InFlight, Level, Use
@@ -46,7 +47,7 @@ from leaseway.stores.mongodb.connection import (
     Transaction,
     lookup,
 )
-from leaseway.stores.mongodb.errors import WriteConflict, only_usable, parse_document
+from leaseway.stores.mongodb.errors import WriteConflict, parse_document
 from leaseway.stores.mongodb.schema import LEVELS, LIMITS, migrate
 from leaseway.stores.python_limiter import FORGET_MAX, LimitLevels, StoredLimit, change_limit, check_all, declare_limit
 

@@ -23,6 +23,7 @@ from leaseway.domain.budgets.budget import (
     HoldBooked,
     HoldGranted,
     HoldUsed,
+    check_budget,
     check_micros,
 )
 from leaseway.domain.budgets.calendar_windows import CalendarWindow
@@ -48,6 +49,11 @@ class KnownBudget(msgspec.Struct, frozen=True):
     definition: BudgetDefinition
     version: int
     stamp: int
+
+
+def parse_known(row: Record) -> KnownBudget:
+    text, version, stamp = row
+    return KnownBudget(check_budget(msgspec.json.decode(text, type=BudgetDefinition)), version, stamp)
 
 
 def render_definition(definition: BudgetDefinition) -> dict[str, Any]:

@@ -10,8 +10,6 @@ later windows, which the client chooses by the rule of the domain.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
-
 from leaseway.domain.budgets.balances import (
     Audit,
     Balance,
@@ -49,6 +47,7 @@ from leaseway.domain.budgets.holds import (
 from leaseway.domain.budgets.rebooking import FIRST_BOOKED, BookedPlace, booked_place, earlier_room
 from leaseway.domain.errors import StoreBusy, UsageError
 from leaseway.domain.ids import Instant
+from leaseway.domain.inspection import only_usable
 from leaseway.ports.ledger import (
     BALANCES_MAX,
     RESERVED_MAX,
@@ -72,6 +71,7 @@ from leaseway.stores.postgres.budget_rows import (
     parse_entry,
     parse_hold_answer,
     parse_holds,
+    parse_known,
     parse_posted,
     parse_window,
     render_definition,
@@ -114,7 +114,7 @@ class PostgresBudgetDefinitions:
     async def learn(self) -> dict[str, KnownBudget]:
         """Read the definitions again."""
         found = await self._database.read("list_budgets")
-        known = [KnownBudget(msgspec.json.decode(text, type=BudgetDefinition), *rest) for text, *rest in found]
+        known = only_usable(found, parse_known)
         self._known = {each.definition.name: each for each in known}
         return self._known
 

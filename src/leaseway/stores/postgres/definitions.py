@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from leaseway.domain.ids import Instant, WorkerId
+from leaseway.domain.inspection import only_usable
 from leaseway.domain.job import NewJob, jobs_by_id
 from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.schedule import Schedule, StoredSchedule
@@ -36,7 +37,7 @@ class PostgresSchedules:
     async def all(self) -> list[StoredSchedule]:
         found = await self._database.read("list_schedules")
         now = await self._database.now()
-        return [rows.parse_schedule(row, now) for row in found]
+        return only_usable(found, lambda row: rows.parse_schedule(row, now))
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
         fired_jobs = list(jobs_by_id(jobs).values())
@@ -64,7 +65,7 @@ class PostgresTenants:
         self._database.notifier.notify()
 
     async def all(self) -> list[Tenant]:
-        return [rows.parse_tenant(row) for row in await self._database.read("list_tenants")]
+        return only_usable(await self._database.read("list_tenants"), rows.parse_tenant)
 
     async def forget(self, name: str) -> bool:
         ((is_known,),) = await self._database.call("forget_tenant", name)
@@ -111,7 +112,7 @@ class PostgresWorkers:
 
     async def all(self, tenant: str | None = None) -> list[StoredWorker]:
         found, now = await self._database.read("list_workers", tenant, WORKERS_MAX), await self._database.now()
-        return [parse_worker(row, now) for row in found]
+        return only_usable(found, lambda row: parse_worker(row, now))
 
     async def drain(self, worker: WorkerId) -> bool:
         ((is_known,),) = await self._database.call("drain_worker", worker)

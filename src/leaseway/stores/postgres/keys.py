@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from leaseway.domain.identity import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
+from leaseway.domain.inspection import only_usable
 from leaseway.domain.quota import Quota, exceeded
 from leaseway.ports.key_store import KEYS_MAX
 from leaseway.stores.keys import COLUMNS, key_id_taken, parse_key, parse_session, render_scopes, too_many_keys
@@ -27,10 +28,10 @@ class PostgresKeys:
 
     async def find(self, id: str) -> ApiKey | None:
         found = await self._database.read("find_api_key", id)
-        return parse_key(found[0]) if found else None
+        return next(iter(only_usable(found, parse_key)), None)  # one that cannot be read opens nothing
 
     async def all(self, tenant: str | None = None) -> list[ApiKey]:
-        return [parse_key(row) for row in await self._database.read("list_api_keys", tenant, KEYS_MAX)]
+        return only_usable(await self._database.read("list_api_keys", tenant, KEYS_MAX), parse_key)
 
     async def revoke(self, id: str) -> bool:
         ((is_revoked,),) = await self._database.call("revoke_api_key", id, self._database.at())

@@ -14,6 +14,7 @@ import msgspec
 
 from leaseway.domain.errors import StoreRefused, UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.inspection import only_usable
 from leaseway.domain.limits import breaker, buckets
 from leaseway.domain.limits.buckets import RATE_USED, Granted, Never, Notice, Verdict, Wait
 from leaseway.domain.limits.level import Breaker, Bucket, InFlight, Level, Use
@@ -63,7 +64,7 @@ class PostgresLimitDefinitions:
 
     async def all(self) -> list[tuple[LimitDefinition, int]]:
         found = await self._database.read("list_limits")
-        return [(msgspec.json.decode(text, type=LimitDefinition), version) for text, version in found]
+        return only_usable(found, lambda row: (check_limit(msgspec.json.decode(row[0], type=LimitDefinition)), row[1]))
 
     async def forget(self, name: str) -> bool:
         ((was_known,),) = await self._database.call("forget_limit", name)

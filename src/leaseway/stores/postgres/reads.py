@@ -26,6 +26,7 @@ from leaseway.domain.inspection import (
     SearchStep,
     is_cut,
     merge_steps,
+    only_usable,
 )
 from leaseway.domain.job import ErrorRecord, Job
 from leaseway.domain.lane import LaneCount
@@ -260,6 +261,13 @@ def parse_summary(row: Record) -> JobSummary:
 _decode_cell = msgspec.json.Decoder(HistoryCell).decode
 
 
+def parse_history(row: Record) -> HistoryRow:
+    id_, level, at, tenant, queue, kind, cell = row
+    return HistoryRow(
+        id=id_, level=HistoryLevel(level), at=at, tenant=tenant, queue=queue, kind=kind, cell=_decode_cell(cell)
+    )
+
+
 class PostgresHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -278,12 +286,7 @@ class PostgresHistory:
         limit: int = HISTORY_PAGE,
     ) -> list[HistoryRow]:
         found = await self._database.read("list_work_history", level.value, since, until, tenant, limit, after)
-        return [
-            HistoryRow(
-                id=id_, level=HistoryLevel(number), at=at, tenant=name, queue=queue, kind=kind, cell=_decode_cell(cell)
-            )
-            for id_, number, at, name, queue, kind, cell in found
-        ]
+        return only_usable(found, parse_history)
 
     async def replace(self, ids: Sequence[str], rows: Sequence[HistoryRow]) -> None:
         columns = (

@@ -14,7 +14,7 @@ from leaseway.domain.lane import LaneCount, admits_by_gate, distinct_closings
 from leaseway.domain.limits.limit import Rate
 from leaseway.domain.quota import Quotas
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
-from leaseway.domain.tenant import Tenant
+from leaseway.domain.tenant import Tenant, check_tenant
 
 STATES = {
     "ready": State.PENDING,
@@ -256,8 +256,8 @@ def parse_lane(row: Any) -> LaneCount:
 
 def parse_tenant(row: Any) -> Tenant:
     name, weight, starts, concurrency, quotas = row
-    rates = parse_rates(starts)
-    return Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency, quotas=parse_quotas(quotas))
+    rates, allowed = parse_rates(starts), parse_quotas(quotas)
+    return check_tenant(Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency, quotas=allowed))
 
 
 def parse_schedule(row: Any, now: Instant) -> StoredSchedule:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from leaseway.domain.budgets.balances import Balance, BudgetWindow, HoldLine, JournalEntry, Sums, WindowKey
-from leaseway.domain.budgets.budget import BudgetDefinition
+from leaseway.domain.budgets.budget import BudgetDefinition, StoredBudget, check_budget
 from leaseway.domain.budgets.calendar_windows import CalendarWindow
 from leaseway.domain.budgets.holds import Hold, HoldState
 from leaseway.domain.ids import Instant
@@ -15,6 +15,12 @@ from leaseway.stores.sqlite.database import Row
 
 def parse_definition(text: str) -> BudgetDefinition:
     return msgspec.json.decode(text, type=BudgetDefinition)
+
+
+def parse_stored(row: Row) -> StoredBudget:
+    text, declared, version = row
+    definition = check_budget(parse_definition(text))
+    return StoredBudget(definition, None if declared is None else parse_definition(declared), version)
 
 
 def window_values(window: CalendarWindow) -> dict[str, Any]:

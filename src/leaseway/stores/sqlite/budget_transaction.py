@@ -54,6 +54,7 @@ from leaseway.domain.budgets.holds import (
 from leaseway.domain.budgets.rebooking import BookedPlace, hold_again
 from leaseway.domain.errors import answer_or_none
 from leaseway.domain.ids import Instant
+from leaseway.domain.inspection import only_usable
 from leaseway.ports.ledger import BALANCES_MAX, RESERVED_MAX, Expired, HoldRequest, Posted, SettleHoldRequest
 from leaseway.stores.sqlite.budget_rows import (
     book_values,
@@ -62,6 +63,7 @@ from leaseway.stores.sqlite.budget_rows import (
     parse_definition,
     parse_entry,
     parse_holds,
+    parse_stored,
     parse_sums,
     parse_window,
     window_key,
@@ -138,12 +140,11 @@ class BudgetTransaction:
             )  # fmt: skip
 
     def _kept(self, name: str, budget: str) -> StoredBudget | None:
-        for definition, said, version in self.run("budget_find", name=name, budget=budget):
-            return StoredBudget(parse_definition(definition), None if said is None else parse_definition(said), version)
-        return None
+        # One that cannot be used counts as none, so that the next declaration replaces it.
+        return next(iter(only_usable(self.run("budget_find", name=name, budget=budget), parse_stored)), None)
 
     def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        return [(parse_definition(definition), version) for definition, version in self.run("budget_list")]
+        return only_usable(self.run("budget_list"), lambda row: (check_budget(parse_definition(row[0])), row[1]))
 
     def forget(self, name: str) -> bool:
         if self._kept(name, name) is None:

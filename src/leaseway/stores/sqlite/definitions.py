@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import msgspec
 
 from leaseway.domain.ids import Instant, WorkerId
+from leaseway.domain.inspection import only_usable
 from leaseway.domain.job import NewJob, jobs_by_id
 from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.limits.limit import Rate
 from leaseway.domain.quota import Quotas
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
-from leaseway.domain.tenant import Tenant
+from leaseway.domain.tenant import Tenant, check_tenant
 from leaseway.domain.workers import (
     FORGET_AFTER_US,
     WORKERS_MAX,
@@ -39,7 +40,7 @@ class SqliteSchedules:
 
     async def all(self) -> list[StoredSchedule]:
         found = await self._database.read("schedule_list")
-        return [parse_schedule(row, self._database.now_us()) for row in found]
+        return only_usable(found, lambda row: parse_schedule(row, self._database.now_us()))
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
         jobs_by_id(jobs)
@@ -89,7 +90,7 @@ class SqliteTenants:
         self._database.notifier.notify()
 
     async def all(self) -> list[Tenant]:
-        return [parse_tenant(row) for row in await self._database.read("tenant_list")]
+        return only_usable(await self._database.read("tenant_list"), parse_tenant)
 
     async def forget(self, name: str) -> bool:
         def work(transaction: Transaction) -> list[Row]:
@@ -126,8 +127,8 @@ class SqlitePauses:
 
 def parse_tenant(row: Row) -> Tenant:
     name, weight, starts, concurrency, quotas = row
-    rates = _decode_rates(starts)
-    return Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency, quotas=_decode_quotas(quotas))
+    rates, allowed = _decode_rates(starts), _decode_quotas(quotas)
+    return check_tenant(Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency, quotas=allowed))
 
 
 _decode_beat = msgspec.json.Decoder(Heartbeat).decode
@@ -154,7 +155,7 @@ class SqliteWorkers:
 
     async def all(self, tenant: str | None = None) -> list[StoredWorker]:
         found = await self._database.read("worker_all", tenant=tenant, most=WORKERS_MAX)
-        return [parse_worker(row, self._database.now_us()) for row in found]
+        return only_usable(found, lambda row: parse_worker(row, self._database.now_us()))
 
     async def drain(self, worker: WorkerId) -> bool:
         return bool(await self._database.write(lambda transaction: transaction.change("worker_drain", name=worker)))

@@ -17,10 +17,11 @@ import msgspec
 
 from leaseway.domain.errors import StoreRefused, UsageError
 from leaseway.domain.ids import Instant
+from leaseway.domain.inspection import DAMAGE, only_usable
 from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import Acquisition, Granted, Notice, Verdict
 from leaseway.domain.limits.level import NEW, Level
-from leaseway.domain.limits.limit import KNOWN_US, LimitDefinition, PermitRequest, Sizing, size_limit
+from leaseway.domain.limits.limit import KNOWN_US, LimitDefinition, PermitRequest, Sizing, check_limit, size_limit
 from leaseway.domain.limits.validation import (
     check_acquire,
     check_ended,
@@ -69,10 +70,24 @@ def read_definition(connection: sqlite3.Connection, name: str) -> StoredLimit | 
     found = connection.execute(statements()["definition_read"], {"name": name}).fetchone()
     if found is None:
         return None
-    definition, declared, number = parse_definition(found[0]), found[1], found[2]
+    # One that cannot be used counts as none, so that the next declaration replaces it.
+    return next(iter(only_usable([found], parse_stored)), None)
+
+
+def parse_stored(row: Sequence[Any]) -> StoredLimit:
+    text, declared, version = row
+    definition = check_limit(parse_definition(text))
     return StoredLimit(
-        definition, None if declared is None else parse_definition(declared), size_limit(definition, number)
+        definition, None if declared is None else parse_definition(declared), size_limit(definition, version)
     )
+
+
+def parse_stored_level(limit: str, text: str) -> Level:
+    try:
+        return parse_level(text)
+    except DAMAGE as error:
+        advice = f"remove it with the limit: leaseway limits forget {limit}"
+        raise StoreRefused(f"limit {limit}: what it has granted cannot be read ({error}); {advice}") from error
 
 
 class FileLevels(LimitLevels):
@@ -135,7 +150,7 @@ class FileLevels(LimitLevels):
         level = self._levels.get((limit, name))
         if level is None:
             found = self._run("level_read", definition=limit, name=name).fetchone()
-            level = self._levels[(limit, name)] = NEW if found is None else parse_level(found[0])
+            level = self._levels[(limit, name)] = NEW if found is None else parse_stored_level(limit, found[0])
         return level
 
     def write(self, taking: Acquisition, level: Level) -> None:
@@ -250,7 +265,7 @@ class SqliteLimitDefinitions:
     async def all(self) -> list[tuple[LimitDefinition, int]]:
         def work(connection: sqlite3.Connection) -> list[tuple[LimitDefinition, int]]:
             found = connection.execute(statements()["definition_list"]).fetchall()
-            return [(parse_definition(definition), version) for definition, version in found]
+            return only_usable(found, lambda row: (check_limit(parse_definition(row[0])), row[1]))
 
         return await self._connection.read(work)
 

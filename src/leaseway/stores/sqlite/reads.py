@@ -30,6 +30,7 @@ from leaseway.domain.inspection import (
     cut_page,
     is_cut,
     merge_steps,
+    only_usable,
 )
 from leaseway.domain.job import ErrorRecord, Job
 from leaseway.domain.lane import LaneCount
@@ -328,7 +329,7 @@ class SqliteHistory:
         found = await self._database.read(
             "history_rows", level=level.value, since=since, until=until, tenant=tenant, after=after, limit=limit
         )
-        return [parse_history(row) for row in found]
+        return only_usable(found, parse_history)
 
     async def replace(self, ids: Sequence[str], rows: Sequence[HistoryRow]) -> None:
         def work(transaction: Transaction) -> None:
