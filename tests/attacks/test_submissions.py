@@ -206,6 +206,29 @@ async def test_the_worker_protocol_accepts_no_job_that_the_front_door_refuses(
     assert [each.id for each in await inside.reads.jobs(JobFilter())] == [parent.id]
 
 
+@pytest.mark.parametrize("fields", [{"kind": "import:ocm"}, {"queue": "imports:ocm"}], ids=["kind", "queue"])
+async def test_a_service_without_the_code_protects_jobs_of_imports(store_url: str, fields: dict[str, str]) -> None:
+    """It knows no kinds and accepts all others, so nothing else would refuse a job that freezes an operator's
+    import."""
+    async with run_service(App(store_url), auth=True) as served:
+        tenant, worker = [(await key_for(served, "acme", role)).text for role in (Role.TENANT, Role.WORKER)]
+        inside = served.service.world.store
+        parent = NewJob(id=IDS.job(), kind="add", payload='{"a":1}', tenant="acme")
+        await inside.jobs.submit([parent])
+        (lease,) = await ContractWorker(inside).claim(1)
+        settled = {"id": lease.id, "token": lease.token, "state": "done", "children": [job(tenant="acme", **fields)]}
+        body = {"kind": "add", "arguments": {"a": 1}} | fields
+        async with served.with_key(tenant) as client, served.with_key(worker) as working:
+            answers = [
+                await client.post("/v1/jobs", json=body),
+                await submit(client, job(**fields)),
+                await working.post("/v1/work/exchange", json={"worker": "w", "settlements": [settled]}),
+            ]
+        assert [answer.status_code for answer in answers] == [422] * 3
+        assert [answer.json()["errors"][0]["pointer"] for answer in answers] == [f"/{next(iter(fields))}"] * 3
+        assert [each.id for each in await inside.reads.jobs(JobFilter())] == [parent.id]
+
+
 @pytest.mark.parametrize("run_at", ["9999-12-31T23:59:59-14:00", "1970-01-01T00:00:00+00:01", "0001-01-01T00:00:00Z"])
 async def test_a_time_that_cannot_be_shown_is_refused(served: Served, run_at: str) -> None:
     """In UTC it is in the year 10,000 or before 1970. Such a job would be shown without its time."""

@@ -10,6 +10,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from leaseway.domain.encryption import NO_KEYS, Encryption
 from leaseway.domain.errors import BadValue, LeasewayError, TransientError, UsageError
@@ -243,31 +244,46 @@ async def merge_minutes(history: HistoryStore, minute: Instant) -> None:
         at = minute - number * length
         if at + length + SETTLED_AFTER_US > minute + length:
             break
-        rows, is_complete = await read_minute(history, at)
-        if is_complete:
-            await replace_merged(history, rows)
+        found = await read_minute(history, at)
+        if found.is_complete:
+            await replace_merged(history, found)
             continue
         # A merged row takes the place of all rows with its key, so a part of them must not be merged.
-        for tenant in sorted({row.tenant for row in rows if not row.id.startswith(MERGED)}):
-            own, is_complete = await read_minute(history, at, tenant)
-            if is_complete:
+        for tenant in sorted(found.tenants):
+            own = await read_minute(history, at, tenant)
+            if own.is_complete:
                 await replace_merged(history, own)
 
 
-async def read_minute(history: HistoryStore, at: Instant, tenant: str | None = None) -> tuple[list[HistoryRow], bool]:
-    """The rows of a minute, and whether these are all."""
-    found: list[HistoryRow] = []
+class MinuteRows(NamedTuple):
+    """The rows of a minute, merged."""
+
+    ids: list[str]
+    """Of the rows that were read."""
+    tenants: set[str]
+    """Of rows that were not merged yet."""
+    merged: list[HistoryRow]
+    is_complete: bool
+    """False: there are more rows than are merged at a time."""
+
+
+async def read_minute(history: HistoryStore, at: Instant, tenant: str | None = None) -> MinuteRows:
+    """Each page is merged before the next one is read: to merge 100,000 rows at once takes a second, in which the
+    worker does nothing else."""
+    found = MinuteRows([], set(), [], is_complete=True)
     async for rows in read_pages(history, HistoryLevel.MINUTE, at, at + 1, tenant):
-        found += rows
-        if len(found) > MERGED_ROWS_MAX:
-            return found, False
-    return found, True
+        found.ids.extend(row.id for row in rows)
+        found.tenants.update(row.tenant for row in rows if not row.id.startswith(MERGED))
+        merged = merge_rows([*found.merged, *rows], HistoryLevel.MINUTE)
+        found = found._replace(merged=merged, is_complete=len(found.ids) <= MERGED_ROWS_MAX)
+        if not found.is_complete:
+            break
+    return found
 
 
-async def replace_merged(history: HistoryStore, rows: list[HistoryRow]) -> None:
-    merged = merge_rows(rows, HistoryLevel.MINUTE)
-    if {row.id for row in rows} != {row.id for row in merged}:
-        await history.replace([row.id for row in rows], merged)
+async def replace_merged(history: HistoryStore, found: MinuteRows) -> None:
+    if set(found.ids) != {row.id for row in found.merged}:
+        await history.replace(found.ids, found.merged)
 
 
 async def roll_up(history: HistoryStore, now: Instant, level: HistoryLevel) -> None:
