@@ -2,13 +2,14 @@
 
 import gc
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, WriteError
+from pymongo.write_concern import WriteConcern
 from tests.mongodb_faults import leave_a_transaction
 from tests.stores.conftest import empty
 
@@ -23,7 +24,7 @@ from leaseway.stores.mongodb.budgets import MongoLedger
 from leaseway.stores.mongodb.limits import MongoLimiter
 from leaseway.stores.mongodb.schema import BUDGET_WINDOWS, JOBS
 from leaseway.stores.mongodb.store import MongoStore
-from leaseway.testing.job_store_contract.fixtures import ContractWorker, id_of, job_of, new_job
+from leaseway.testing.job_store_contract.fixtures import ContractWorker, done, id_of, job_of, new_job
 from leaseway.testing.ledger_contract.fixtures import daily, held
 from leaseway.testing.limiter_contract.fixtures import MAPS, ask
 from leaseway.testing.mongodb import MongoServer, mongodb_server
@@ -366,6 +367,31 @@ async def test_a_job_that_was_changed_by_hand_stops_no_other(
     assert damaged.last_error_code == "bad_payload"
     assert done is not None
     assert done.state is State.DONE
+
+
+DAMAGES: Sequence[dict[str, Any]] = [
+    {"$unset": {"kind": ""}}, {"$set": {"lease_us": "long"}}, {"$unset": {"payload": ""}}, {"$set": {"attempts": "x"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
+async def test_a_document_that_cannot_be_read_stops_no_other(store: MongoStore, damage: dict[str, Any]) -> None:
+    """A restore and an administrator may bypass the validator. The first jobs of a lane are read by every claim."""
+    await store.jobs.submit([new_job(number) for number in range(1, 5)])
+    jobs = (await store.connections.database())[JOBS].with_options(write_concern=WriteConcern(1))
+    worker = ContractWorker(store)
+    leased = await worker.claim_one()
+    for number in (1, 2, 3):  # one that is leased, and two that are ready
+        where: dict[str, Any] = {"_id": id_of(number)}
+        await jobs.update_one(where, damage | {"$inc": {"seq": 0}}, bypass_document_validation=True)
+    assert leased.id == id_of(1)
+    assert [lease.id for lease in await worker.claim(1)] == [id_of(4)]
+    assert (await worker.settle(done(leased))).lost in ((), (id_of(1),))
+    listed = [job.id for job in await store.reads.jobs(JobFilter())]
+    assert id_of(4) in listed
+    found = {finding.check: finding for finding in await require_inspection(store).health(deep=True)}
+    assert found["documents"].level is FindingLevel.PROBLEM
+    assert "has fields or values that leaseway cannot read" in found["documents"].text
 
 
 async def test_text_with_nul_is_kept(store: MongoStore) -> None:

@@ -290,24 +290,23 @@ async def read_ready(
     submission."""
     found: dict[LaneKey, list[Doc]] = {lane.key: [] for lane, _ in portions}
     queries: list[tuple[Doc, int, int]] = [
-        ({"status": READY, **lane_fields(lane.key)}, contention.offset(lane.ready, share), share)
+        (
+            {"status": READY, **lane_fields(lane.key), **transaction.readable},
+            contention.offset(lane.ready, share),
+            share,
+        )
         for lane, share in portions
     ]
     if len(queries) == 1:
         ((where, skip, limit),) = queries
-        docs = await read_claimable(transaction, where, skip=skip, limit=limit)
     else:
-        docs = await read_claimable(transaction, {"_id": {"$in": await ready_ids(transaction, queries)}})
-    for doc in docs:
-        found[lane_key(doc)].append(doc)
-    return found
-
-
-async def read_claimable(transaction: JobTransaction, where: Doc, **options: Any) -> list[Doc]:
+        where, skip, limit = {"_id": {"$in": await ready_ids(transaction, queries)}}, 0, 0
     fields, order = {"errors": 0, "trace": 0, "progress": 0, "result": 0}, list(ORDER.items())
     jobs = transaction.jobs.with_options(FAST_CODEC)
-    found = jobs.find(where, fields, session=transaction.session, sort=order, **options)
-    return await found.batch_size(CLAIM_MAX).to_list()
+    claimable = jobs.find(where, fields, session=transaction.session, sort=order, skip=skip, limit=limit)
+    for doc in await claimable.batch_size(CLAIM_MAX).to_list():
+        found[lane_key(doc)].append(doc)
+    return found
 
 
 async def ready_ids(transaction: JobTransaction, queries: Iterable[tuple[Doc, int, int]]) -> list[JobId]:

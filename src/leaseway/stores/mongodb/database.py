@@ -13,9 +13,20 @@ from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import Instant
 from leaseway.stores.event_loops import LocalNotifier
 from leaseway.stores.mongodb.connection import Connections, Database, Session, Transaction
-from leaseway.stores.mongodb.documents import FINAL, PENDING, SCHEDULED, Doc, LaneKey, lane_key, text_size, turn
+from leaseway.stores.mongodb.documents import (
+    FINAL,
+    PENDING,
+    SCHEDULED,
+    UNREADABLE,
+    Doc,
+    LaneKey,
+    lane_key,
+    text_size,
+    turn,
+)
+from leaseway.stores.mongodb.errors import DocumentRefused
 from leaseway.stores.mongodb.lanes import BYTES, FOLD_AT, LaneChanges, LaneState, fold, read_lanes
-from leaseway.stores.mongodb.schema import JOBS, LANE_CHANGES
+from leaseway.stores.mongodb.schema import JOB_VALIDATOR, JOBS, LANE_CHANGES
 
 T = TypeVar("T")
 CHANCE = random.SystemRandom()
@@ -25,13 +36,15 @@ Collection = AsyncCollection[Doc]
 class JobTransaction:
     """An open transaction that moves jobs. It collects what changes in their lanes."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Transaction, *, is_careful: bool = False) -> None:
         self.transaction = transaction
         self.database = transaction.database
         self.session = transaction.session
         self.now: Instant = transaction.now
         self.found = transaction.found
         self.changes = LaneChanges()
+        self.readable: Mapping[str, Any] = JOB_VALIDATOR if is_careful else {}
+        """Holds for jobs that can be read and changed."""
         self._updates: list[UpdateMany] = []
 
     @property
@@ -101,17 +114,25 @@ class JobDatabase:
         """Whether a change stream tells what other processes change in lanes."""
         self.has_own_clock = now_us is not None
         self._unfolded = 0
+        self._is_careful = False
+        """Another program has damaged the document of a job. From now on such documents are left out."""
 
     async def write(self, work: Work[T], stages: Sequence[Doc] = (), **options: Any) -> T:
         """Run `work` in a transaction that moves jobs. `stages`: what to read together with the time."""
 
         async def run(transaction: Transaction) -> tuple[T, int]:
-            jobs = JobTransaction(transaction)
+            jobs = JobTransaction(transaction, is_careful=self._is_careful)
             answer = await work(jobs)
             await jobs.flush(self.name)
             return answer, len(jobs.changes.by_lane)
 
-        answer, changes = await self.connections.transaction(run, stages, **options)
+        try:
+            answer, changes = await self.connections.transaction(run, stages, **options)
+        except (DocumentRefused, *UNREADABLE):
+            if self._is_careful:
+                raise
+            self._is_careful = True
+            return await self.write(work, stages, **options)
         await self._fold_sometimes(changes)
         return answer
 

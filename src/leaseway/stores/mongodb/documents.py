@@ -11,10 +11,11 @@ pending jobs of a lane: a small one comes first.
 Times are microseconds since 1970 on the server's clock: in a shell, `new Date(job.run_at / 1000)`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
@@ -37,6 +38,7 @@ PENDING = (READY, SCHEDULED)
 FINAL = (DONE, FAILED, CANCELLED)
 AFTER_EXPIRY = {State.PENDING: READY, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
 
+T = TypeVar("T")
 Doc = dict[str, Any]
 TIMED: Doc = {"at": {"$exists": True}}
 """Holds for scheduled, leased and finished jobs: their index on the time at which something is due has no others."""
@@ -190,6 +192,19 @@ def parse_job(doc: Mapping[str, Any]) -> Job:
         cursor=doc.get("cursor"), result=doc.get("result"), lease_us=doc["lease_us"],
         timeout_us=doc.get("timeout_us"), needs=doc["needs"],
     )  # fmt: skip
+
+
+def only_readable(docs: Iterable[Doc], parse: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """What these documents contain. One that cannot be read, because a program has bypassed validation, is left out: a
+    list must show all the others. `leaseway doctor` names it."""
+    found: list[T] = []
+    for doc in docs:
+        with contextlib.suppress(*UNREADABLE):
+            found.append(parse(doc))
+    return found
+
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def parse_errors(doc: Mapping[str, Any]) -> list[ErrorRecord]:

@@ -1,5 +1,6 @@
 """Translates errors of PyMongo and of the server into errors of leaseway: what happened, to what, what to do next."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -45,6 +46,7 @@ WRITE_CONFLICT = 112
 CONFLICTS = frozenset({DUPLICATE_KEY, WRITE_CONFLICT})
 NAMESPACE_EXISTS = 48
 UNAUTHORIZED = 13
+INVALID = 121
 
 REFUSED = {
     UNAUTHORIZED: "the user lacks permission; grant it the role readWrite on the database",
@@ -53,7 +55,7 @@ REFUSED = {
     20: "the server does not support it; MongoDB 5.0 or newer is required",
     85: "an index of the same name has other options; drop it, or use another database",
     86: "an index of the same name has other fields; drop it, or use another database",
-    121: "the collection's validator rejects a row; change it, or choose another collection",
+    INVALID: "the collection's validator rejects a row; change it, or choose another collection",
     166: "the collection is a view; use another name",
 }
 BUSY = {
@@ -81,6 +83,10 @@ class WriteConflict(StoreBusy):
     repeated."""
 
 
+class DocumentRefused(StoreRefused):
+    """The collection's validator refuses a document, for example because another program has damaged it."""
+
+
 def translate_error(error: Exception, address: Address) -> LeasewayError:
     """The meaning of an error."""
     where, code = address.shown, error_code(error)
@@ -95,7 +101,8 @@ def translate_error(error: Exception, address: Address) -> LeasewayError:
     if is_full(error):
         return StoreFull(f"{where}: the server's disk is full; nothing was written. Free some space and try again")
     if code in REFUSED:
-        return StoreRefused(f"{where}: {describe_error(error)}; {REFUSED[code]}")
+        kind = DocumentRefused if code == INVALID else StoreRefused
+        return kind(f"{where}: {describe_error(error)}; {REFUSED[code]}")
     if code in BUSY:
         return WriteConflict(f"{where}: {BUSY[code]}, and this one was aborted; try again")
     if code in ELECTING:
@@ -122,6 +129,8 @@ def is_full(error: Exception) -> bool:
 
 def unreachable(error: Exception) -> str:
     text = str(error)
+    if "No replica set members available for replica set name" in text:
+        return "no server there belongs to the replica set that the URL names; check replicaSet, and the hosts"
     if "RSGhost" in text:
         return "the server was started with --replSet, but its set does not exist; call rs.initiate() once in a shell"
     if "Connection refused" in text or "Connect call failed" in text:
@@ -151,7 +160,12 @@ def describe_error(error: Exception) -> str:
         details: Any = error.details
         texts = [str(each.get("errmsg", "")) for each in details.get("writeErrors", ())]
         return texts[0] if texts else "a write failed"
-    return (str(error).partition(", full error:")[0].splitlines() or [type(error).__name__])[0]
+    text = (str(error).partition(", full error:")[0].splitlines() or [type(error).__name__])[0]
+    return NOT_AUTHORIZED.sub(r"not authorized on \1 to execute \2 on \3", text)
+
+
+NOT_AUTHORIZED = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): "?([^",]*).*')
+"""The server adds the whole command."""
 
 
 def parse_document(collection: str, document: Mapping[str, Any], type: type[T]) -> T:

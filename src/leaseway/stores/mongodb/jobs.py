@@ -29,7 +29,7 @@ from leaseway.stores.mongodb.claim import (
 )
 from leaseway.stores.mongodb.connection import Database, Document, Session
 from leaseway.stores.mongodb.database import JobDatabase, JobTransaction
-from leaseway.stores.mongodb.documents import ALL_LEASED, LEASED, SCHEDULED, TIMED, Doc, renewal
+from leaseway.stores.mongodb.documents import LEASED, SCHEDULED, TIMED, Doc, renewal
 from leaseway.stores.mongodb.errors import WriteConflict
 from leaseway.stores.mongodb.lanes import KINDS, Walk, read_together, stage, walk_stages, without_walks
 from leaseway.stores.mongodb.notify import FORECAST_SECONDS
@@ -45,10 +45,9 @@ Question = tuple[tuple[str, ...], tuple[Gate, ...]]
 """Queues, and the gates that are closed."""
 FORECASTS_MAX = 100
 
-FIRST: tuple[Doc, ...] = ({"$sort": {"at": 1}}, {"$limit": 1}, {"$project": {"at": 1}})
 DUE_STAGES = (
-    stage("first_lease", JOBS, ALL_LEASED, *FIRST),
-    stage("first_scheduled", JOBS, {"status": SCHEDULED, **TIMED}, *FIRST),
+    stage("first_job", JOBS, {"status": {"$in": [LEASED, SCHEDULED]}, **TIMED}, {"$sort": {"at": 1}}, {"$limit": 1},
+          {"$project": {"at": 1}}),
     stage("first_closed", LANES, {"closed_until": {"$exists": True}}, {"$sort": {"closed_until": 1}}, {"$limit": 1},
           {"$project": {"at": "$closed_until"}}),
 )  # fmt: skip
@@ -144,7 +143,7 @@ class MongoJobs:
 
     async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         async def work(transaction: JobTransaction) -> Renewed:
-            where = {"_id": {"$in": [held.id for held in leases]}, "status": LEASED}
+            where = {"_id": {"$in": [held.id for held in leases]}, "status": LEASED, **transaction.readable}
             docs = {doc["_id"]: doc for doc in await transaction.find(JOBS, where, "lease", "cancel_requested")}
             kept = [held for held in leases if is_held(docs.get(held.id), held.token, transaction.now)]
             updates = [UpdateOne({"_id": held.id}, renewal(transaction.now + held.lease_us)) for held in kept]
@@ -260,8 +259,7 @@ def exchange_stages(call: Exchange) -> list[Doc]:
 
 
 def first_due(found: Document) -> Instant | None:
-    firsts = [*found["first_lease"], *found["first_scheduled"], *found["first_closed"]]
-    return min((doc["at"] for doc in firsts), default=None)
+    return min((doc["at"] for doc in [*found["first_job"], *found["first_closed"]]), default=None)
 
 
 def is_due(found: Document, now: Instant) -> bool:

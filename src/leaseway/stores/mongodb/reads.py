@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from pymongo import UpdateOne
 
+from leaseway.domain.errors import StoreRefused
 from leaseway.domain.health import Finding
 from leaseway.domain.history.rows import HISTORY_PAGE, HistoryCell, HistoryLevel, HistoryRow, start_of
 from leaseway.domain.ids import Instant, JobId, WorkerId
@@ -34,9 +35,11 @@ from leaseway.stores.mongodb.documents import (
     FINAL,
     READY,
     STATUSES,
+    UNREADABLE,
     Doc,
     job_state,
     lane_fields,
+    only_readable,
     parse_errors,
     parse_job,
     parse_summary,
@@ -60,7 +63,12 @@ class MongoReads:
     async def job(self, job: JobId) -> Job | None:
         async def query(database: Database) -> Job | None:
             found = await database[JOBS].find_one({"_id": job}, {"errors": 0, "trace": 0})
-            return None if found is None else parse_job(found)
+            try:
+                return None if found is None else parse_job(found)
+            except UNREADABLE as error:
+                raise StoreRefused(
+                    f"{JOBS}: the document {job!r} was changed by another program ({error!r}); restore it, or delete it"
+                ) from error
 
         return await self._database.connections.read(query)
 
@@ -73,10 +81,10 @@ class MongoReads:
             where = filter_conditions(which, before=before)
             found = database[JOBS].find(where, {"errors": 0, "trace": 0}).sort("_id", -1).limit(limit)
             if bytes_max is None:
-                return [parse_job(doc) async for doc in found]
+                return only_readable(await found.to_list(), parse_job)
             page: list[Job] = []
             async for doc in found.batch_size(BATCH):
-                page.append(parse_job(doc))
+                page += only_readable([doc], parse_job)
                 if is_cut(page, bytes_max):
                     break
             await found.close()
@@ -136,7 +144,7 @@ class MongoInspection:
                                {"$project": {"errors": 0, "trace": 0}}]  # fmt: skip
 
         async def query(database: Database) -> SearchPage:
-            found = [parse_job(doc) async for doc in await database[JOBS].aggregate(matching)]
+            found = only_readable(await (await database[JOBS].aggregate(matching)).to_list(), parse_job)
             page = cut_page(found[:limit], PAGE_BYTES_MAX)
             if len(page) < len(found):
                 return SearchPage(page, page[-1].id if page else before)
@@ -155,14 +163,14 @@ class MongoInspection:
             if ended > 0:
                 where = {"status": {"$in": list(FINAL)}, "at": {"$gt": ended_after}}
                 found += await database[JOBS].find(where, SUMMARY).sort("at", -1).limit(ended).to_list()
-            return now, [parse_summary(doc) for doc in found]
+            return now, only_readable(found, parse_summary)
 
         return await self._database.connections.read(query)
 
     async def summaries(self, ids: Sequence[JobId]) -> list[JobSummary]:
         async def query(database: Database) -> list[JobSummary]:
             where = {"_id": {"$in": list(ids[:SUMMARIES_MAX])}}
-            return [parse_summary(doc) async for doc in database[JOBS].find(where, SUMMARY)]
+            return only_readable(await database[JOBS].find(where, SUMMARY).to_list(), parse_summary)
 
         return await self._database.connections.read(query)
 

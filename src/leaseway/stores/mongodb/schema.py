@@ -342,7 +342,7 @@ async def refuse_unsupported(connections: Connections, database: Database) -> No
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
         raise StoreRefused(
             f"{shown}: is a standalone server, which has no transactions, so it cannot keep a job and its lease "
-            "consistent. Make it a replica set of one member: start mongod with --replSet rs0, call rs.initiate() "
+            "consistent; make it a replica set of one member: start mongod with --replSet rs0, call rs.initiate() "
             "once, and add ?replicaSet=rs0 to the URL"
         )
 

@@ -31,16 +31,18 @@ from leaseway.stores.mongodb.documents import (
     append_error,
     lane_fields,
     lane_key,
+    only_readable,
     parse_lease,
     pending_status,
     renewal,
     start_time,
 )
-from leaseway.stores.mongodb.lanes import flow_of, read_lanes, stage
+from leaseway.stores.mongodb.lanes import flow_of, read_lanes, read_together, stage
 from leaseway.stores.mongodb.schema import CANCEL_REQUESTS, JOBS, LANES
 from leaseway.stores.mongodb.submit import submit
 
 UNCHANGED: Doc = {"payload": 0, "trace": 0}
+LANE = ("queue", "tenant", "needs")
 PROMOTION_ID = "promotion"
 """The document that holds the lane with which the last visit of lanes ended."""
 Held = frozenset[tuple[JobId, Token]]
@@ -64,7 +66,8 @@ def settled_stage(settlements: Sequence[Settlement]) -> Doc:
 async def settle(transaction: JobTransaction, settlements: Sequence[Settlement], *, may_wait: bool) -> list[JobId]:
     """Write the accepted settlements; return the jobs whose settlement is rejected. With `may_wait`, they are written
     with what the transaction writes later, unless a job becomes ready, which may be claimed at once."""
-    docs: dict[JobId, Doc] = {doc["_id"]: doc for doc in transaction.found["settled"]}
+    found = () if transaction.readable else transaction.found["settled"]
+    docs: dict[JobId, Doc] = {doc["_id"]: doc for doc in found}
     if others := [each.id for each in settlements if each.id not in docs]:
         docs |= await read_jobs(transaction, {"_id": {"$in": others}})
     before = {id_: copy(doc) for id_, doc in docs.items()}
@@ -89,6 +92,7 @@ async def settle(transaction: JobTransaction, settlements: Sequence[Settlement],
 
 async def read_jobs(transaction: JobTransaction, where: Mapping[str, Any], **options: Any) -> dict[JobId, Doc]:
     """Without payloads, which may be long and which no step changes."""
+    where = {**where, **transaction.readable}
     found = transaction.jobs.find(where, UNCHANGED, session=transaction.session, **options).batch_size(CLAIM_MAX)
     return {doc["_id"]: doc for doc in await found.to_list()}
 
@@ -175,7 +179,8 @@ async def reclaim(transaction: JobTransaction, settled: Held) -> None:
     order = [("at", 1), ("seq", 1)]
     fields = ("queue", "tenant", "needs", "lease.token", "status")
     oldest = await transaction.find(JOBS, where, *fields, sort=order, limit=BACKLOG_MAX)
-    others = [doc for doc in oldest if (doc["_id"], held_token(doc)) not in settled]
+    tokens = dict(only_readable(oldest, lambda doc: (doc["_id"], held_token(doc))))
+    others = [doc for doc in oldest if doc["_id"] in tokens and (doc["_id"], tokens[doc["_id"]]) not in settled]
     ids = [doc["_id"] for doc in take_turns(others, lane_key, RECLAIM_MAX)]
     docs = await read_jobs(transaction, {"_id": {"$in": ids}}) if ids else {}
     before = {id_: copy(doc) for id_, doc in docs.items()}
@@ -190,7 +195,10 @@ async def reclaim(transaction: JobTransaction, settled: Held) -> None:
 
 async def promote(transaction: JobTransaction) -> None:
     """The earliest ones. If there are more, lanes take turns."""
-    if await promote_earliest(transaction, {}, PROMOTE_MAX) == PROMOTE_MAX:
+    where, order = {"status": SCHEDULED, "at": {"$lte": transaction.now}}, [("at", 1), ("seq", 1)]
+    first = await transaction.find(JOBS, where, *LANE, sort=order, limit=PROMOTE_MAX)
+    await make_ready(transaction, first)
+    if len(first) == PROMOTE_MAX:
         await promote_by_lane(transaction)
 
 
@@ -201,30 +209,29 @@ async def promote_by_lane(transaction: JobTransaction) -> None:
     upto: tuple[str, ...] = tuple(last["upto"]) if last is not None else ()
     lanes = await read_lanes(database, session, {})
     visited = [lane.key for lane in lanes if lane.counts[SCHEDULED] > 0 and lane.key > upto][:PROMOTE_MAX]
-    due = [key for key in visited if await is_due(transaction, key)]
-    for key in due:
-        await promote_earliest(transaction, lane_fields(key), PROMOTE_MAX // len(due))
+    due = [lane_key(doc) for doc in await first_due_of(transaction, visited, 1)]
+    await make_ready(transaction, await first_due_of(transaction, due, PROMOTE_MAX // max(len(due), 1)))
     end = {"$set": {"upto": list(visited[-1]) if len(visited) == PROMOTE_MAX else []}}
     await database[META].update_one(where, end, upsert=True, session=session)
 
 
-async def is_due(transaction: JobTransaction, lane: LaneKey) -> bool:
-    where = {"status": SCHEDULED, **lane_fields(lane), "turn": 0, "run_at": {"$lte": transaction.now}}
-    return bool(await transaction.find(JOBS, where, "_id", limit=1))
+async def first_due_of(transaction: JobTransaction, lanes: Sequence[LaneKey], count: int) -> list[Doc]:
+    """The earliest due jobs of each lane, with a few commands: a transaction of a thousand commands would take so long
+    that others end it."""
+    of_due: Doc = {"status": SCHEDULED, "turn": 0, "run_at": {"$lte": transaction.now}}
+    more: list[Doc] = [{"$sort": {"run_at": 1, "seq": 1}}, {"$limit": count}, {"$project": dict.fromkeys(LANE, 1)}]
+    stages = [stage(f"lane{n}", JOBS, of_due | lane_fields(key), *more) for n, key in enumerate(lanes)]
+    found = await read_together(transaction.database, transaction.session, *stages)
+    return [doc for n in range(len(stages)) for doc in found[f"lane{n}"]]
 
 
-async def promote_earliest(transaction: JobTransaction, lane: Mapping[str, Any], limit: int) -> int:
-    time = "run_at" if lane else "at"  # the same time, in the index of a lane and in that of all
-    where = {"status": SCHEDULED, **lane, time: {"$lte": transaction.now}, **({"turn": 0} if lane else {})}
-    fields = ("queue", "tenant", "needs")
-    due = await transaction.find(JOBS, where, *fields, sort=[(time, 1), ("seq", 1)], limit=limit)
-    if due:
-        ids = [doc["_id"] for doc in due]
-        ready: list[Doc] = [{"$set": {"status": READY, "turn": {"$multiply": [-1, "$priority"]}}}, {"$unset": "at"}]
-        await transaction.jobs.update_many({"_id": {"$in": ids}}, ready, session=transaction.session)
-    for doc in due:
+async def make_ready(transaction: JobTransaction, docs: Sequence[Doc]) -> None:
+    ready: list[Doc] = [{"$set": {"status": READY, "turn": {"$multiply": [-1, "$priority"]}}}, {"$unset": "at"}]
+    if docs:
+        where = {"_id": {"$in": [doc["_id"] for doc in docs]}}
+        await transaction.jobs.update_many(where, ready, session=transaction.session)
+    for doc in docs:
         transaction.moved(lane_key(doc), SCHEDULED, READY)
-    return len(due)
 
 
 def take_turns(docs: Iterable[Doc], group: Callable[[Doc], Hashable], limit: int) -> list[Doc]:
