@@ -60,7 +60,7 @@ NAMES = [name for bench in BENCHES.values() for name in bench.names]
 @click.option("--suite", "--store", "suite", type=click.Choice(list(BENCHES)), help="Only the cases of this suite.")
 @click.option("--quick", is_flag=True, help="Small sizes, one round: shows that it runs, proves nothing.")
 @click.option("--repeats", type=click.IntRange(1, 100), help="Rounds of each comparison; the median counts.")
-@click.option("--write", "write_results", is_flag=True, help="Update the suite's part of benchmarks/RESULTS.md.")
+@click.option("--write", "write_results", is_flag=True, help="Update what was measured in benchmarks/RESULTS.md.")
 @click.option(
     "--quiet", is_flag=True, help="Wait before each suite until the machine is idle, and say so in the results."
 )
@@ -75,7 +75,8 @@ def main(
         source = provenance(command, datetime.now(UTC).date(), measured.software) + idle
         show(measured.figures, source)
         if write_results:
-            write(RESULTS, each, f"{source}\n\n{as_markdown(measured.figures)}")
+            is_whole = len(chosen) == len(BENCHES[each].names)
+            write(RESULTS, each, f"{source}\n\n{as_markdown(measured.figures)}", is_whole=is_whole)
             redraw(RESULTS)
 
 

@@ -75,5 +75,40 @@ def between_markers(text: str, suite: str, new: str) -> str:
     return f"{before}{begin}\n\n{new.strip()}\n\n{end}{after}"
 
 
-def write(file: Path, suite: str, new: str) -> None:
-    file.write_text(between_markers(file.read_text("utf-8"), suite, new), "utf-8")
+def write(file: Path, suite: str, new: str, *, is_whole: bool = True) -> None:
+    """`is_whole`: all cases of the suite were measured. Otherwise the figures of the other cases stay."""
+    text = file.read_text("utf-8")
+    if not is_whole:
+        first, last = markers(suite)
+        new = with_earlier(new, text.partition(first)[2].partition(last)[0])
+    file.write_text(between_markers(text, suite, new), "utf-8")
+
+
+EARLIER = "From earlier runs:"
+
+
+def with_earlier(new: str, old: str) -> str:
+    """The results of a run, and below them the rows of earlier runs that it did not measure again, with the lines that
+    say where they come from. Of rows with the same name, a run replaces as many as it has."""
+    measured = [row[0] for row in table_rows(new)]
+    left = []
+    for row in table_rows(old):
+        if row[0] in measured:
+            measured.remove(row[0])
+        else:
+            left.append(row)
+    if not left:
+        return new
+    width = max(map(len, left))
+    header = HEADER if width == len(HEADER) else (*HEADER[:-1], WITH_START, HEADER[-1])
+    padded = [(*row[:-1], *[""] * (width - len(row)), row[-1]) for row in left]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * width, *padded))
+    sources = [line for line in old.splitlines() if line.strip() and not line.startswith("|") and line != EARLIER]
+    return "\n\n".join([new.strip(), EARLIER, table, *sources])
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of all rows in Markdown, without headers."""
+    lines = [line.strip() for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    return [row for row in rows if row[0] not in (HEADER[0], "---")]

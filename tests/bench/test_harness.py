@@ -10,7 +10,7 @@ from benchmarks.__main__ import BENCHES
 from benchmarks.harness import Figure, Target, in_turns, median, orders, shown, spread
 from benchmarks.postgres.cases import Rate
 from benchmarks.processes import rate_of, run_together, start_seconds
-from benchmarks.results import as_markdown, between_markers, markers, provenance, write
+from benchmarks.results import as_markdown, between_markers, markers, provenance, table_rows, write
 
 from leaseway.bench.measure import percentile
 
@@ -122,6 +122,24 @@ def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> Non
     for _ in range(2):
         write(file, "sqlite", "new\n")
     assert file.read_text() == f"# Title\n\n{begin}\n\nnew\n\n{end}\n\n{other}\n\nthe end\n"
+
+
+def test_a_run_of_some_cases_keeps_the_figures_of_the_others(tmp_path: Path) -> None:
+    """A suite takes half an hour, and a run of one of its cases would delete what the others have measured."""
+    file = tmp_path / "RESULTS.md"
+    old = [Figure("drain", 1, "/s"), Figure("slowest", 2, "ms"), Figure("slowest", 3, "ms"), Figure("submit", 4, "/s")]
+    file.write_text("\n\nYesterday.\n\n".join(markers("sqlite")))
+    write(file, "sqlite", f"Monday.\n\n{as_markdown(old)}")
+    for day in ("Tuesday", "Wednesday"):
+        new = as_markdown([Figure("drain", 10, "/s", with_start=5), Figure("slowest", 20, "ms")])
+        write(file, "sqlite", f"{day}.\n\n{new}", is_whole=False)
+    text = file.read_text()
+    assert [(name, value) for name, _, value, *_ in table_rows(text)] == [
+        ("drain", "10 /s"), ("slowest", "20 ms"), ("slowest", "3 ms"), ("submit", "4 /s")
+    ]  # fmt: skip
+    assert text.index("Wednesday.") < text.index("From earlier runs:") < text.index("Monday.")
+    write(file, "sqlite", "Thursday.", is_whole=True)
+    assert "From earlier runs:" not in file.read_text()
 
 
 @pytest.mark.parametrize("missing", markers("sqlite"))
