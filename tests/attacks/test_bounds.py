@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.api.keys import key_for
 from tests.api.running_service import Served, run_service
 from tests.attacks.processes import service_process
@@ -253,6 +254,24 @@ async def test_a_page_of_large_jobs_is_short(served: Served) -> None:
     store = HttpStore(ServiceClient(parse_address(served.url, None)))
     assert [job.id for job in await store.reads.jobs(JobFilter(), limit=1_000)] == newest_first
     await store.close()
+
+
+async def test_a_page_of_a_tenants_large_jobs_is_short(served_with_keys: Served) -> None:
+    """A search goes through the jobs of a tenant in steps, and ends with the step that fills the page."""
+    jobs = [replace(job, tenant="acme") for job in large_jobs(40)]
+    await served_with_keys.service.world.store.jobs.submit(jobs)
+    newest_first = sorted((job.id for job in jobs), reverse=True)
+    found, before, pages = list[str](), None, 0
+    async with served_with_keys.with_key((await key_for(served_with_keys, "acme")).text) as tenant:
+        while len(found) < len(jobs):
+            with peak_memory() as peak:
+                answer = await tenant.post("/v1/work/jobs/list", json={"limit": 1_000, "before": before})
+            assert len(answer.content) < RESPONSE_BYTES_MAX
+            assert peak() < 8 * PAGE_BYTES_MAX
+            found += [job["id"] for job in answer.json()["value"]]
+            before, pages = found[-1], pages + 1
+    assert found == newest_first
+    assert pages > 1
 
 
 async def test_a_page_of_a_list_ends_with_its_bytes(served: Served) -> None:
