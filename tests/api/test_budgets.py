@@ -21,6 +21,7 @@ from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.inspection import CancelResult
 from leaseway.ports.ledger import Ledger
 from leaseway.worker.definitions import cancel_job
+from leaseway.worker.maintenance import bring_forward
 
 ZURICH = ZoneInfo("Europe/Zurich")
 SPEND: dict[str, Any] = {"unit": "usd", "limit": 25, "every": "day", "tz": "Europe/Zurich"}
@@ -386,6 +387,29 @@ async def test_a_tenant_cancels_its_job_through_a_store_over_http() -> None:
             store = await client.store()
             assert await cancel_job(store, client.world.ledger, JobId(job)) is CancelResult.CANCELLED
         assert await world.ledger.reads.booked("spend") == []
+
+
+async def test_a_worker_over_http_leaves_bringing_forward_to_the_service() -> None:
+    """Its key does not show it the holds of other jobs. An error would end its maintenance, which deletes old jobs."""
+    async with run_service(App("memory://"), auth=True) as served:
+        await served.service.world.ledger.definitions.declare([Budget("spend", usd=2, every="day").definition])
+        worker = await key_for(served, "acme", Role.WORKER)
+        async with App(served.url, key=worker.text) as client:
+            await client.store()
+            await bring_forward(client.world)
+
+
+async def test_why_says_that_a_worker_has_closed_the_lane(served: Served) -> None:
+    """The limiter and the ledger may have room again; the worker tries the lane later."""
+
+    @served.app.job(budget=Budget("spend", usd=2), cost_usd=2)
+    async def call(ctx: Context) -> None: ...
+
+    await served.client.put("/v1/budgets/spend", json=SPEND)
+    job = (await call.submit()).id
+    assert await close_lanes(served.service.world.store) == 1
+    told = (await served.client.get(f"/v1/jobs/{job}/why")).json()
+    assert (told["code"], "a worker found it closed (used up)" in told["text"]) == ("lane", True)
 
 
 async def test_a_raised_budget_opens_the_lanes_that_a_worker_over_http_had_closed() -> None:

@@ -14,7 +14,8 @@ from tests.worker.observe import close_lanes, count_closed
 from leaseway import App, Budget, Context
 from leaseway.domain.budgets.budget import MICRO, Charge
 from leaseway.domain.budgets.rebooking import hold_id
-from leaseway.domain.ids import JobId
+from leaseway.domain.exchange import Exchange, Wants
+from leaseway.domain.ids import JobId, Token, WorkerId
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store
 from leaseway.wiring import open_ledger, store_at
@@ -368,6 +369,28 @@ def test_a_cancelled_job_releases_what_is_booked_for_it(place: Place) -> None:
     id_ = wait_for_tomorrow()
     place.ok("jobs", "cancel", id_)
     assert [window["held"] for window in place.json("budgets", "show", "spend")["windows"]] == ["0", "0"]
+
+
+def test_why_says_that_workers_are_busy_with_other_lanes(place: Place) -> None:
+    """The advice to start a worker would be wrong: one serves this queue, and has not come to this lane."""
+
+    async def submit() -> JobId:
+        async with App(URL) as app:
+
+            @app.job
+            async def call() -> None: ...
+
+            await call.options(tenant="acme").submit()
+            return (await call.options(tenant="bolt").submit()).id
+
+    async def claim(store: Store) -> tuple[str, ...]:
+        reply = await store.jobs.exchange(Exchange(WorkerId("w"), wants=Wants(("default",), 1, Token("t"))))
+        return tuple(lease.tenant for lease in reply.leases)
+
+    waiting = asyncio.run(submit())
+    assert with_store(claim) == ("acme",)
+    told = place.json("jobs", "why", waiting)
+    assert told["advice"].startswith("Jobs of other lanes of this queue that workers hold: 1; lanes take turns.")
 
 
 # -- corrections ------------------------------------------------------------------------------------------------------

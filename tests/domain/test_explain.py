@@ -92,6 +92,15 @@ def test_a_job_that_waits_for_a_booked_window_names_it_also_after_a_failure(atte
     assert "leaseway budgets rebook 'spend:{tenant}'" in (reason.advice or "")
 
 
+def test_of_several_budgets_the_one_whose_window_begins_last_is_named() -> None:
+    """Raising the other one would not bring the job forward."""
+    begun = replace(LINE, name="calls", budget="calls", window=CalendarWindow(NOW - 5, NOW + 5, "2026-05-03"))
+    job = replace(READY, run_at=NOW + 5)
+    for lines in ((begun, LINE), (LINE, begun)):
+        reason = explain(job, LANE, NOW, booked=[replace(BOOKED, lines=lines)])
+        assert "budget spend:acme" in reason.text
+
+
 def test_a_hold_for_another_time_is_not_the_reason_for_a_wait() -> None:
     """A job that gave up a call and failed afterwards waits for its retry."""
     job = replace(READY, run_at=NOW + 6, attempts=2, last_error_code="timeout")

@@ -116,6 +116,18 @@ async def test_what_makes_room_without_a_command_brings_jobs_forward(app: App) -
     assert (await worked(app, second)).state is State.DONE
 
 
+async def test_a_paused_budget_brings_no_job_forward(app: App) -> None:
+    """The job would be claimed, find its budget paused and go back, again and again."""
+    _, second = await exhausted(app, 2)
+    definition = Budget("spend", usd=2, every="day").definition
+    await app.world.ledger.definitions.change(replace(definition, paused=True))
+    await maintain_budgets(app.world)
+    assert (await record(app, second)).run_at > await app.world.store.reads.now()
+    await app.world.ledger.definitions.change(definition)
+    await maintain_budgets(app.world)
+    assert (await record(app, second)).run_at <= await app.world.store.reads.now()
+
+
 async def test_a_cancelled_job_releases_its_booking_at_once(every_app: App) -> None:
     """The amount stayed reserved until its window had begun, for a job that would never run."""
     app, world = every_app, every_app.world

@@ -64,13 +64,12 @@ class Recorder(HandlerContext):
     ) -> None:
         """`job`: gives the context its kind, its budgets and their cost. If the cost depends on the arguments, bind
         them: `FakeContext(geocode.bind(address="Bern"))`. `replies`: the answers to the requests of `ctx.http`, in
-        order; an exception is raised. `transport`: a function that answers them
-        instead: it takes an `HttpRequest` and returns an `HttpReply`."""
+        order; an exception is raised. `transport`: a function that answers them instead, from an `HttpRequest`."""
         kind, payload = parse_job(job)
         if kind is not None and kind.is_async is isinstance(self, SyncContext):
             right = "FakeContext" if kind.is_async else "FakeSyncContext"
             raise UsageError(f"job {kind.name} is {'async' if kind.is_async else 'a plain function'}; use {right}")
-        check_int("attempt", attempt, 1, ATTEMPTS_MAX)
+        check_options(attempt, replies, transport)
         defaults = KindDefaults() if kind is None else kind.defaults
         self.calls: list[RecordedCall] = []
         """The calls to the provider, retries included, in order."""
@@ -82,8 +81,6 @@ class Recorder(HandlerContext):
         """The jobs that were submitted with `ctx.submit`."""
         self._requirements = None if kind is None else kind.requirements
         self._arguments = None if kind is None or payload is None else kind.decode(payload)
-        if not isinstance(replies, Iterable) or not (transport is None or callable(transport)):
-            raise UsageError("replies= takes a list of HttpReply objects, and transport= a function that returns one")
         self._replies = iter(replies)
         self._answer = transport
         self._open: list[FakeCall] = []
@@ -285,6 +282,12 @@ def parse_job(job: "JobHandle[Any] | Bound | None") -> tuple[Kind | None, str | 
         case JobHandle():
             return job.kind, None
     raise UsageError(f"give the context a job or a bound job (is {type(job).__name__})")
+
+
+def check_options(attempt: int, replies: object, transport: object) -> None:
+    check_int("attempt", attempt, 1, ATTEMPTS_MAX)
+    if not isinstance(replies, Iterable) or not (transport is None or callable(transport)):
+        raise UsageError("replies= takes a list of HttpReply objects, and transport= a function that returns one")
 
 
 def environment() -> Environment:
