@@ -31,9 +31,11 @@ from pymongo.write_concern import WriteConcern
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreRefused, TransientError, UnknownOutcome
 from leaseway.domain.ids import Instant
 from leaseway.domain.store_clock import HELD_US_MAX, STEP_US_MAX, ClockWatch
+from leaseway.stores.mongodb import reset_connections
 from leaseway.stores.mongodb.documents import CODEC
 from leaseway.stores.mongodb.errors import (
     Address,
+    NoSessions,
     WriteConflict,
     describe_error,
     error_code,
@@ -124,8 +126,11 @@ class MongoClients:
         look = None if is_long else LateCall(self.end_abandoned)
         try:
             yield client.database
-        except DRIVER_ERRORS as error:
-            raise translate_error(error, self.address) from error
+        except (*DRIVER_ERRORS, LeasewayError) as error:
+            meaning = error if isinstance(error, LeasewayError) else translate_error(error, self.address)
+            if isinstance(meaning, NoSessions):
+                await reset_connections(client.database.client)
+            raise meaning from (error.__cause__ if meaning is error else error)
         finally:
             if look is not None:
                 look.end()
@@ -366,7 +371,7 @@ class Connections(MongoClients):
     def _time(self, found: Document, sent: float) -> Instant:
         if self._now_us is not None:
             return self._now_us()
-        now, least = to_instant(found["now"]), self._watch.least_now(sent)
+        now, least = int((found["now"] - EPOCH) // timedelta(microseconds=1)), self._watch.least_now(sent)
         if least is not None and STEP_US_MAX < least - now <= HELD_US_MAX:
             now = least
         self._watch.observe(now, time.monotonic())
@@ -393,7 +398,3 @@ def abandoned_sessions(operations: Sequence[Document]) -> list[Document]:
 def lookup(collection: str, name: str, condition: Document) -> Document:
     """A stage that adds the documents of a collection which meet this condition, under this name."""
     return {"$lookup": {"from": collection, "pipeline": [{"$match": condition}], "as": name}}
-
-
-def to_instant(moment: datetime) -> Instant:
-    return (moment - EPOCH) // timedelta(microseconds=1)

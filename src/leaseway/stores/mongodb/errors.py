@@ -76,6 +76,8 @@ FULL = 14_031
 FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
 """The system's words. MongoDB finds out during a write what code 14031 says before it, and then has no code for it."""
 TOO_LARGE = 10_334
+NO_SESSIONS = "Sessions are not supported"
+"""The driver's words. Every server that leaseway supports has sessions."""
 
 
 class WriteConflict(StoreBusy):
@@ -85,6 +87,11 @@ class WriteConflict(StoreBusy):
 
 class DocumentRefused(StoreRefused):
     """The collection's validator refuses a document, for example because another program has damaged it."""
+
+
+class NoSessions(WriteConflict):
+    """The connection was opened to a member that had no role yet. The driver asks for the role once, and never allows
+    transactions on this connection."""
 
 
 def translate_error(error: Exception, address: Address) -> LeasewayError:
@@ -114,6 +121,8 @@ def translate_error(error: Exception, address: Address) -> LeasewayError:
         return UsageError(f"{where}: a document is larger than MongoDB stores ({describe_error(error)})")
     if isinstance(error, (UnicodeError, BSONError, OverflowError)):
         return UsageError(f"{where}: a value cannot be stored ({describe_error(error)})")
+    if isinstance(error, driver.ConfigurationError) and NO_SESSIONS in str(error):
+        return NoSessions(f"{where}: a member had no role yet; nothing was sent, try again")
     if isinstance(error, (driver.ConfigurationError, driver.InvalidURI, ValueError)):
         return StoreRefused(f"{where}: is not a valid URL ({describe_error(error)})")
     if getattr(error, "timeout", False):
