@@ -151,6 +151,25 @@ async def test_a_call_that_gets_no_connection_ends(
     await busy.close()
 
 
+def test_a_loop_ends_although_the_driver_does_not(breakable: MongoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that has failed would hang at its end, and never tell why it failed."""
+    monkeypatch.setattr(connection, "CLOSE_SECONDS_MAX", 0.1)
+
+    async def work() -> None:
+        store = MongoStore(breakable.url)
+        await store.versions()
+        client = (await store.connections.database()).client
+        close = client.close
+
+        async def hang() -> None:
+            await close()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(client, "close", hang)
+
+    asyncio.run(work())
+
+
 async def test_jobs_that_a_killed_process_has_locked_are_claimed_soon(
     breakable: MongoServer, store: MongoStore
 ) -> None:

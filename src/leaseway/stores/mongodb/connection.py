@@ -44,7 +44,7 @@ from leaseway.stores.mongodb.errors import (
 )
 from leaseway.stores.tenant_share import CALLING_TENANT, TenantShares
 
-CALL_SECONDS_MAX = 10.0
+CALL_SECONDS_MAX, CLOSE_SECONDS_MAX = 10.0, 5.0
 CONNECT_SECONDS_MAX = 4.0
 HEARTBEAT_SECONDS = 1.0
 """How often the driver asks each member for its role. A member that does not answer within CONNECT_SECONDS_MAX, because
@@ -234,7 +234,8 @@ class MongoLoopClient:
         try:
             yield
         finally:
-            await self._client.close()
+            with contextlib.suppress(TimeoutError):  # a server that does not answer must not keep a process alive
+                await asyncio.wait_for(self._client.close(), CLOSE_SECONDS_MAX)
 
 
 class Connections(MongoClients):
@@ -387,11 +388,11 @@ def abandoned_sessions(operations: Sequence[Document]) -> list[Document]:
     """The sessions with an open transaction whose client is gone, or has been silent for too long."""
     connected = {each.get("connectionId") for each in operations if each["type"] == "op"}
     idle = [each for each in operations if each["type"] == "idleSession" and "transaction" in each]
-    silent_us = ABANDONED_SECONDS * 1_000_000
     return [
         {"id": each["lsid"]["id"]}
         for each in idle
-        if each.get("connectionId") not in connected or each["transaction"]["timeInactiveMicros"] > silent_us
+        if each.get("connectionId") not in connected
+        or each["transaction"]["timeInactiveMicros"] > ABANDONED_SECONDS * 1_000_000
     ]
 
 
