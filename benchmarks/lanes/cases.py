@@ -6,6 +6,7 @@ Every contestant has as many waiting jobs, and starts with a full store of its o
 import shutil
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -107,19 +108,15 @@ def rounds(measures: Mapping[int, Callable[[Path], Figures]], size: Size) -> dic
 
 
 Fill = Callable[[str, int, Size], None]
-Compare = Callable[[str, Size, Mapping[int, Callable[[Path], Figures]]], list[Figure]]
 
 
 def lanes_sqlite(size: Size) -> list[Figure]:
-    return on_sqlite(size, size.lanes, filled, compared) + on_sqlite(size, size.closed, closed, compared_closed)
-
-
-def on_sqlite(size: Size, numbers: Sequence[int], fill: Fill, compare: Compare) -> list[Figure]:
-    """The files are filled once and copied each time."""
+    """The files with ready lanes are filled once and copied each time. Closed lanes open after a minute, so they are
+    made right before a measurement."""
     with TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
-        files = {lanes: Path(folder) / f"{lanes}.db" for lanes in numbers}
+        files = {lanes: Path(folder) / f"{lanes}.db" for lanes in size.lanes}
         for lanes, file in files.items():
-            fill(f"sqlite:///{file}", lanes, size)
+            filled(f"sqlite:///{file}", lanes, size)
 
         def on_copy(lanes: int) -> Callable[[Path], Figures]:
             def run(place: Path) -> Figures:
@@ -128,17 +125,35 @@ def on_sqlite(size: Size, numbers: Sequence[int], fill: Fill, compare: Compare) 
 
             return run
 
-        return compare("SQLite", size, {lanes: on_copy(lanes) for lanes in numbers})
+        ready = compared("SQLite", size, {lanes: on_copy(lanes) for lanes in size.lanes})
+
+    def on_new(lanes: int) -> Callable[[Path], Figures]:
+        def run(place: Path) -> Figures:
+            closed(contestants.url_in(place), lanes, size)
+            return drained(contestants.url_in(place), lanes, size)
+
+        return run
+
+    return ready + compared_closed("SQLite", size, {lanes: on_new(lanes) for lanes in size.closed})
 
 
 def lanes_postgres(size: Size) -> list[Figure]:
-    with postgres.benchmark_server() as server:
+    """As on SQLite: databases with ready lanes are copied."""
+    with postgres.benchmark_server() as server, ExitStack() as stack:
 
         def run(fill: Fill, lanes: int) -> Callable[[Path], Figures]:
+            template = ""
+            if fill is filled:
+                template = stack.enter_context(postgres.new_database(server.url))
+                filled(template, lanes, size)
+                postgres.rest(template)
+
             def measure(_: Path) -> Figures:
-                with postgres.new_database(server.url) as url:
-                    fill(url, lanes, size)
-                    postgres.rest(url)
+                with postgres.new_database(server.url, template=template) as url:
+                    if not template:
+                        fill(url, lanes, size)
+                        postgres.rest(url)
+                    postgres.checkpoint(url)
                     return drained(url, lanes, size)
 
             return measure
