@@ -108,6 +108,8 @@ def apply_posting(balance: Balance, move: Posting) -> tuple[Balance, tuple[int, 
 
 
 def thresholds_reached(spent_micros: int, limit_micros: int) -> list[int]:
+    if spent_micros * 100 < THRESHOLDS[0] * limit_micros:
+        return []
     return [each for each in THRESHOLDS if spent_micros * 100 >= each * limit_micros]
 
 

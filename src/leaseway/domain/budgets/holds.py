@@ -118,7 +118,7 @@ def check_lines(id_: str, lines: Lines, ttl_us: int) -> None:
     check_name("hold", id_)
     if not 1 <= len(lines) <= LINES_MAX:
         raise BadValue("lines", f"must name 1 to {LINES_MAX} budgets (names {len(lines)})")
-    if len({charge.name for charge, _ in lines}) < len(lines):
+    if len(lines) > 1 and len({charge.name for charge, _ in lines}) < len(lines):
         raise BadValue("lines", "names a budget twice; add up the amounts")
     for charge, amount_micros in lines:
         check_micros(f"budget {charge.name}", amount_micros)
@@ -196,11 +196,14 @@ def room_for(want: LineRequest, read: ReadBalance, instant: Instant) -> Instant 
         return HoldDenied(name, instant + PAUSED_US, PAUSED)
     if want.amount_micros > definition.most_micros:
         return HoldDenied(name, None, IMPOSSIBLE)
-    for window in windows_from(definition.every, definition.tz, instant):
-        if fits(want, read(name, window)):
-            return max(instant, window.start)
-        if not definition.waits:
-            return HoldDenied(name, next_start(window), FULL)
+    window = window_at(definition.every, definition.tz, instant)
+    if fits(want, read(name, window)):
+        return instant  # the usual case: no further window is computed
+    if not definition.waits:
+        return HoldDenied(name, next_start(window), FULL)
+    for later in windows_from(definition.every, definition.tz, instant):
+        if later != window and fits(want, read(name, later)):
+            return later.start
     return HoldDenied(name, None, FULL_AHEAD)
 
 
@@ -271,7 +274,7 @@ def settle_hold(hold: Hold, actuals: Mapping[str, int], owner: str | None = None
 
 def line_costs(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
     """The cost of each line, given by budget or by unit. A line without a given cost costs what was held."""
-    known = {line.name for line in hold.lines} | {line.unit for line in hold.lines}
+    known = {line.name for line in hold.lines} | {line.unit for line in hold.lines} if actuals else set()
     for what, micros in actuals.items():
         check_micros(f"settle {what}", micros)
         if what not in known:

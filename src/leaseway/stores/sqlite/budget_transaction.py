@@ -89,6 +89,7 @@ class BudgetTransaction:
         self._connection = connection
         self._now = now
         self._definitions: dict[Charge, BudgetDefinition] = {}
+        self._wants: dict[tuple[tuple[Charge, int], ...], tuple[LineRequest, ...]] = {}
         self._windows: dict[WindowKey, tuple[int, Balance]] = {}
         self._holds: dict[str, Hold | None] = {}
         self._changed_holds: dict[str, Hold] = {}
@@ -177,7 +178,7 @@ class BudgetTransaction:
 
     def hold(self, request: HoldRequest) -> HoldAnswer:
         check_lines(request.id, request.lines, request.ttl_us)
-        wants = [LineRequest(charge, micros, self._definition(charge)) for charge, micros in request.lines]
+        wants = self._wanted(request.lines)
         owner, dispatch = request.owner, request.dispatch
         known = self._hold(request.id)
         if known is not None:
@@ -247,6 +248,14 @@ class BudgetTransaction:
             self._definitions[charge] = kept.definition
         return self._definitions[charge]
 
+    def _wanted(self, lines: tuple[tuple[Charge, int], ...]) -> Sequence[LineRequest]:
+        """Calls of one kind have the same lines."""
+        wants = self._wants.get(lines)
+        if wants is None:
+            found = [LineRequest(charge, micros, self._definition(charge)) for charge, micros in lines]
+            wants = self._wants[lines] = tuple(found)
+        return wants
+
     def _hold(self, id_: str) -> Hold | None:
         if id_ not in self._holds:
             self._load([id_])
@@ -264,10 +273,11 @@ class BudgetTransaction:
 
     def _window(self, name: str, window: CalendarWindow) -> tuple[int, Balance] | None:
         """Its id and its balance, read once per transaction."""
-        if (name, window) not in self._windows:
+        found = self._windows.get((name, window))
+        if found is None:
             for id_, *numbers in self.run("window_find", name=name, **window_values(window)):
-                self._windows[name, window] = (id_, parse_balance(numbers))
-        return self._windows.get((name, window))
+                found = self._windows[name, window] = (id_, parse_balance(numbers))
+        return found
 
     def _apply(self, step: HoldStep) -> Crossed:
         """Apply a decision. It is written by `flush`."""
