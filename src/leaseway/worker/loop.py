@@ -376,10 +376,14 @@ class Worker:
 
     async def _all_done(self) -> bool:
         """Whether every settlement was sent and no unfinished job is left in these queues that this worker can run."""
+        if not self._has_nothing():
+            return False  # without reading the lanes: a busy worker asks many times per second
         lanes, queues = await self._environment.store.reads.lanes(), self._settings.queues
         unfinished = sum(lane.unfinished for lane in lanes if lane.queue in queues)
-        is_idle = self._slots.is_idle() and not self._settlements
-        return is_idle and await self._runner.misfits.are_all(unfinished, queues)
+        return self._has_nothing() and await self._runner.misfits.are_all(unfinished, queues)
+
+    def _has_nothing(self) -> bool:
+        return self._slots.is_idle() and not self._settlements
 
     async def _admit(self) -> None:
         """While jobs wait behind gates and slots are free, take what they need."""
