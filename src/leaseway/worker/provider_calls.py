@@ -12,8 +12,7 @@ to other jobs. No call is repeated because of a limit. Costs that could not be b
 """
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -41,7 +40,7 @@ MARGIN_SECONDS = 15.0
 JOB_HOLD_SECONDS = 3_600.0
 """After this time, or the timeout of the job, a hold for a whole job is captured. It is corrected when the job ends."""
 LEDGER_SECONDS_MAX = 10.0
-"""How long a handler waits for a ledger that cannot be reached. After that the job goes back to its lane."""
+"""How long a handler waits for a ledger that cannot be reached."""
 SETTLE_TRIES_MAX = 2
 """A handler settles its hold this many times; if the ledger cannot be reached, the worker goes on."""
 
@@ -134,18 +133,24 @@ class ProviderCalls:
         needs = self._needs if needs is None else needs
         if not needs.is_metered:
             return self._open_unmetered(seconds, needs)
-        with self._attempt.waiting(), self._releasing_booked():
-            while True:  # until the call may be made, or the job is stopped
-                seen = self._place.changes()
-                try:
-                    grant = await self._open(seconds, needs)
-                except Deferred as deferred:
-                    seconds_left = wait_seconds(deferred, self._environment.clock.wall_us())
-                    if not await self.wait_in_place(str(deferred), seconds_left, by_limit=deferred.by_limit, seen=seen):
-                        raise
-                else:
-                    grant.number = self._attempt.count_call()
-                    return grant
+        with self._attempt.waiting():
+            try:
+                grant = await self._open_or_wait(seconds, needs)
+            except asyncio.CancelledError:
+                self._release_booked()
+                raise
+        grant.number = self._attempt.count_call()
+        return grant
+
+    async def _open_or_wait(self, seconds: float, needs: CallNeeds) -> "CallGrant":
+        while True:  # until the call may be made, or the job is stopped
+            seen = self._place.changes()
+            try:
+                return await self._open(seconds, needs)
+            except Deferred as deferred:
+                seconds_left = wait_seconds(deferred, self._environment.clock.wall_us())
+                if not await self.wait_in_place(str(deferred), seconds_left, by_limit=deferred.by_limit, seen=seen):
+                    raise
 
     def _open_unmetered(self, seconds: float, needs: CallNeeds, *, is_sent: bool = False) -> "CallGrant":
         """A call without limits and budgets waits for nothing."""
@@ -157,16 +162,11 @@ class ProviderCalls:
         grant.number = self._attempt.count_call()
         return grant
 
-    @contextlib.contextmanager
-    def _releasing_booked(self) -> Iterator[None]:
-        """A call that is given up, because the job was cancelled or its handler does not wait any longer, releases what
-        is booked for it. Another delivery of the job takes the hold over."""
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._attempt.stop in (None, Stop.CANCELLED):
-                self._not_sent(self._take_booked(), self._needs)
-            raise
+    def _release_booked(self) -> None:
+        """A call is given up, because the job was cancelled or its handler does not wait any longer. Otherwise the next
+        delivery of the job takes the hold over."""
+        if self._attempt.stop in (None, Stop.CANCELLED):
+            self._not_sent(self._take_booked(), self._needs)
 
     async def wait_in_place(self, why: str, seconds: float, *, by_limit: bool, seen: int | None = None) -> bool:
         """`seen`: the changes of definitions that were known when the call was refused; further ones end the wait."""

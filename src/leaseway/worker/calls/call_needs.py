@@ -68,6 +68,8 @@ class CallNeeds(NamedTuple):
 
     def own(self, requests: PermitRequests) -> PermitRequests:
         """Those of these limits, without the limit of the tenant."""
+        if requests == self.limits:
+            return requests
         return tuple(each for each in requests if each in self.limits)
 
     @property
@@ -81,6 +83,8 @@ class CallNeeds(NamedTuple):
 
 def with_estimates(needs: CallNeeds, estimate: Callable[[PermitRequest], int]) -> CallNeeds:
     """The needs of one call, with what calls like it are known to use."""
+    if not needs.learning:
+        return needs
     stated = needs.stated or needs.limits
     if not any(each.limit in needs.learning for each in stated):
         return needs
