@@ -22,7 +22,11 @@ BEGIN
     IF FOUND THEN
       RETURN level;
     END IF;
-    INSERT INTO levels (name, of_limit) VALUES (wanted, limit_name) ON CONFLICT DO NOTHING;
+    -- No other transaction sees a row that was inserted here, so it is as good as locked.
+    INSERT INTO levels (name, of_limit) VALUES (wanted, limit_name) ON CONFLICT DO NOTHING RETURNING * INTO level;
+    IF FOUND THEN
+      RETURN level;
+    END IF;
   END LOOP;
   RAISE EXCEPTION 'the level of % was deleted 100 times while it was being locked', wanted
     USING ERRCODE = 'lock_not_available';
