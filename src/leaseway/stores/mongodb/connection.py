@@ -56,8 +56,7 @@ call that is cancelled while it waits can take the notification with which the d
 REPEAT_SECONDS_MAX = 8.0
 """How long a transaction is repeated after conflicts, and a commit whose reply is lost."""
 LOOK_TRIES, LOOK_SECONDS = 3, 1.0
-"""After this many conflicts, or when a call has taken this long, a process looks for abandoned transactions: at most so
-often."""
+"""The conflicts, or the seconds of a call, after which a process looks for abandoned transactions; not more often."""
 ABANDONED_SECONDS = 3.0
 """A transaction whose client has waited for this long in all is abandoned, also if its connection is open."""
 STEP_SECONDS = 0.002
