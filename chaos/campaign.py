@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ WARM_SECONDS_MAX = 120.0
 """Not a rule: on a busy machine, six processes take long to start."""
 DRAIN_SECONDS_MAX = 90.0
 STATUS_SECONDS = 5.0
+LOAD_MAX = 3.0
+"""Processes that want to run, for each processor. Above that, a transaction may stand still for longer than a lease."""
 STORED = "stored.json"
 
 
@@ -54,6 +57,8 @@ class Campaign:
         self._journal = Journal(round_.folder, "supervisor")
         self._began = now()
         self._print = say
+        self._load = 0.0
+        """The highest load of the machine during the round, for each processor."""
 
     def _say(self, text: str) -> None:
         self._print(f"{now() - self._began:7.1f} s  {text}")
@@ -68,6 +73,8 @@ class Campaign:
                 stored = await self._end(stage, app)
             await app.close()
         keep(self._round.folder, stored)
+        if self._load > LOAD_MAX:
+            self._say(f"the machine was busy: {self._load:.0f} processes for each processor; rules of time say little")
         self._say("judging")
         return judge(self._round.folder)
 
@@ -113,6 +120,7 @@ class Campaign:
         finished_before = 0
         while True:  # until cancelled
             await asyncio.sleep(STATUS_SECONDS)
+            self._load = max(self._load, os.getloadavg()[0] / (os.cpu_count() or 1))
             try:
                 lanes = await (await app.store()).reads.lanes()
             except TransientError as error:

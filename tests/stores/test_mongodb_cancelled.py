@@ -1,6 +1,7 @@
 """Calls that are cancelled while the driver looks for a member, and connections that it opens too early."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,11 +9,13 @@ import pytest
 from pymongo.lock import _async_cond_wait, _async_create_condition, _async_create_lock
 from tests.stores.conftest import empty
 
+from leaseway.domain.errors import TransientError
 from leaseway.stores.mongodb.store import MongoStore
 from leaseway.testing.job_store_contract.fixtures import counts, new_job
-from leaseway.testing.mongodb import MongoServer
+from leaseway.testing.mongodb import MongoServer, mongodb_server
 
 STEPS_MAX = 1_000
+CALLS = 300
 
 
 @pytest.fixture
@@ -69,3 +72,28 @@ def close_to_sessions(database: Any) -> int:
     for each in connections:
         each.supports_sessions = False
     return len(connections)
+
+
+@pytest.mark.slow
+async def test_calls_that_are_cancelled_during_an_election_do_not_stop_later_ones() -> None:
+    """Every call of a worker has a deadline, and there is no primary meanwhile. The worker hung until it was killed."""
+    with mongodb_server() as server:
+        store = MongoStore(server.url)
+        await store.open()
+        server.command({"replSetStepDown": 3, "force": True})
+        await asyncio.gather(*(cut_off(store, number) for number in range(CALLS)))
+        while not await submits(store):  # noqa: ASYNC110 - until there is a primary
+            await asyncio.sleep(0.1)
+        await store.close()
+
+
+async def cut_off(store: MongoStore, number: int) -> None:
+    with contextlib.suppress(TimeoutError, TransientError):
+        async with asyncio.timeout(0.1 + 2 * number / CALLS):
+            await store.jobs.submit([new_job(100 + number)])
+
+
+async def submits(store: MongoStore) -> bool:
+    with contextlib.suppress(TransientError):
+        return bool(await store.jobs.submit([new_job(1)]))
+    return False
