@@ -412,6 +412,26 @@ async def test_why_says_that_a_worker_has_closed_the_lane(served: Served) -> Non
     assert (told["code"], "a worker found it closed (used up)" in told["text"]) == ("lane", True)
 
 
+async def test_why_shows_sessions_of_the_database_to_operators_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that was left open keeps a job from being claimed. Whose it is, is not for tenants."""
+
+    async def locked_by(job: JobId) -> str:
+        return "psql, process 7"
+
+    async with run_service(App("memory://"), auth=True) as served:
+
+        @served.app.job
+        async def call() -> None: ...
+
+        job = (await call.options(tenant="acme").submit()).id
+        monkeypatch.setattr(served.service.world.store.reads, "locked_by", locked_by)
+        told = {}
+        for who, key in (("operator", await operator_of(served)), ("tenant", await key_for(served))):
+            told[who] = (await served.client.get(f"/v1/jobs/{job}/why", headers=bearer(key))).json()
+        assert (told["operator"]["code"], "psql, process 7" in told["operator"]["text"]) == ("session", True)
+        assert told["tenant"]["code"] == "ready"
+
+
 async def test_a_raised_budget_opens_the_lanes_that_a_worker_over_http_had_closed() -> None:
     """The worker had closed the lane for a minute. It does not know of the change, but the service does."""
     async with run_service(App("memory://")) as served, App(served.url) as app:

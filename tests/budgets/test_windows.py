@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.domain.budgets import calendar_windows
 from leaseway.domain.budgets.calendar_windows import (
     FOR_EVER,
     CalendarWindow,
@@ -173,3 +174,12 @@ def test_an_unknown_time_zone_is_named(name: object) -> None:
     """The error must appear at the definition, not at midnight."""
     with pytest.raises(BadValue, match="time zone"):
         parse_zone("budget x: tz", name)
+
+
+@pytest.mark.parametrize("every", [Every.MINUTE, Every.HOUR])
+def test_every_instant_of_a_window_finds_the_same_one(every: Every) -> None:
+    """Calls of one minute would otherwise be in windows that differ by microseconds, each with a budget of its own."""
+    begin = at(2026, 5, 4, 10)
+    found = {calendar_windows._compute_window(every, "UTC", begin + past) for past in (0, 1, 999_999, 59_999_999)}
+    assert {window.start for window in found} == {begin}
+    assert len(found) == 1

@@ -10,9 +10,10 @@ from tests.cli.test_limits import with_limiter
 from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.budgets.budget import MICRO
-from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.limits.buckets import Notice
 from leaseway.domain.limits.limit import PermitRequest
+from leaseway.stores.sqlite.reads import SqliteReads
 
 GATED = """
 from leaseway import App
@@ -172,6 +173,19 @@ def test_a_worker_keeps_limits_where_it_is_told_to(place: Place) -> None:
     assert answer.code == 0, answer.err
     told = place.json("limits", "--limits", "sqlite:///other.db")["limits"]
     assert "seats:{tenant}" in [limit["name"] for limit in told]
+
+
+def test_a_session_of_the_database_that_has_locked_the_job_is_the_reason(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More workers would not help: no one can claim it until the transaction ends."""
+
+    async def locked_by(reads: SqliteReads, job: JobId) -> str:
+        return "psql, process 7"
+
+    monkeypatch.setattr(SqliteReads, "locked_by", locked_by)
+    told = place.json("jobs", "why", place.submit("sit"))
+    assert (told["code"], "psql, process 7" in told["text"]) == ("session", True)
 
 
 def test_a_lane_that_a_worker_has_closed_is_the_reason(place: Place) -> None:

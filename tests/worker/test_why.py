@@ -98,6 +98,21 @@ async def test_a_job_behind_a_paused_limit(app: App, time: VirtualTime) -> None:
     assert (reason.code, reason.until, reason.advice) == ("limit", None, "Resume it: leaseway limits resume api")
 
 
+async def test_a_job_behind_a_paused_budget(app: App, time: VirtualTime) -> None:
+    """Its window has room, and the job would look as if it only waited for a worker."""
+
+    @app.job(budget=Budget("spend", usd=1, every="day"), cost_usd=1)
+    async def fetch(ctx: Context) -> None:
+        async with ctx.call():
+            pass
+
+    time.run_until_empty()
+    definition = Budget("spend", usd=1, every="day").definition
+    await app.world.ledger.definitions.change(replace(definition, paused=True))
+    reason = await why(app, await fetch.submit())
+    assert (reason.code, reason.until, reason.advice) == ("budget", None, "Resume it: leaseway budgets resume spend")
+
+
 @pytest.mark.parametrize("every", ["day", "total"])
 async def test_a_job_whose_budget_is_spent(app: App, time: VirtualTime, every: str) -> None:
     """A daily budget has room at midnight. One that never begins again must be raised: a time would be invented."""
