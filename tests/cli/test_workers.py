@@ -90,3 +90,20 @@ def test_the_idlest_pod_costs_the_least(place: Place) -> None:
         file.commit()
     assert place.ok("workers", "costs", "--queue", "mail").out == "pod-2 0\npod-3 5\npod-1 7\n"
     assert place.json("workers", "costs")["costs"][0] == {"host": "other", "cost": 0}
+
+
+def test_a_tenant_reports_no_worker_of_an_operators_machine(place: Place) -> None:
+    """A worker of one tenant chooses the name of its machine. It could restart pods of the operator, keep hanging ones
+    alive, and have Kubernetes end the busy ones first."""
+    place.ok("migrate")
+    beat(place, heartbeat("acme/x:1:a", host="pod-1", tenant="acme", used=99))
+    beat(place, heartbeat("acme/x:1:b", host="pod-2", tenant="acme", used=99))
+    assert place.json("workers", "costs")["costs"] == [{"host": "pod-1", "cost": 99}, {"host": "pod-2", "cost": 99}]
+    beat(place, heartbeat("pod-1:1:a", host="pod-1", used=1))
+    beat(place, heartbeat("pod-3:1:a", host="pod-3", used=7))
+    assert place.ok("workers", "costs").out == "pod-1 1\npod-3 7\n"
+    with open_sqlite(place.folder / "work.db") as file:
+        file.execute("UPDATE workers SET seen_at = seen_at - 16000000 WHERE name LIKE 'pod-1%' OR name LIKE '%:b'")
+        file.commit()
+    assert place.run("workers", "check", "--host", "pod-1").code == 1, "the tenant's worker is alive, the pod's is not"
+    assert place.json("workers", "check", "--host", "pod-2")["state"] == "unknown"

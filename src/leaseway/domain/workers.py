@@ -167,10 +167,18 @@ def share_busy(views: Iterable[WorkerView], slots: int) -> BusyLeases:
     return BusyLeases(occupied / leased, fed / leased) if leased else BusyLeases(1.0, 1.0)
 
 
+def own_workers(workers: Iterable[StoredWorker]) -> list[StoredWorker]:
+    """The workers whose host and numbers an operator can act on. A worker of one tenant can report those of others, so
+    they are left out; a caller of one tenant sees no others."""
+    found = list(workers)
+    return [worker for worker in found if worker.beat.tenant is None] or found
+
+
 def deletion_costs(views: Iterable[WorkerView]) -> dict[str, int]:
     """By host: how many jobs its workers run, the fewest first. Ending that host interrupts so many jobs."""
-    costs: dict[str, int] = {}
-    for worker, state, owner in views:
+    costs, found = dict[str, int](), list(views)
+    known = {worker.name for worker in own_workers(view.worker for view in found if view.worker.beat.host)}
+    for worker, state, owner in (view for view in found if view.worker.name in known):
         if worker.beat.host and state is not WorkerState.LOST:
             running = max(worker.beat.used, 0 if owner is None else owner.leased)
             costs[worker.beat.host] = costs.get(worker.beat.host, 0) + running

@@ -13,7 +13,7 @@ from leaseway.cli.output.console import note, print_json, say, span
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.domain.errors import NoSuchJob, TransientError
 from leaseway.domain.ids import WorkerId
-from leaseway.domain.workers import StoredWorker, WorkerState, WorkerView, deletion_costs, join_owners
+from leaseway.domain.workers import StoredWorker, WorkerState, WorkerView, deletion_costs, join_owners, own_workers
 from leaseway.ports.store import Store, require_workers
 
 STYLES = {WorkerState.RUNNING: "green", WorkerState.DRAINING: "yellow", WorkerState.LOST: "red"}
@@ -84,7 +84,7 @@ def check(ctx: click.Context, settings: CliSettings, host: str) -> None:
       1  every worker of this machine is lost
     """
     try:
-        found = [each for each in ask(settings, all_workers) if each.beat.host == host]
+        found = [each for each in own_workers(ask(settings, all_workers)) if each.beat.host == host]
     except TransientError as error:
         return tell_check(settings, host, "unknown", f"the store does not respond: {error}")
     alive = [each.name for each in found if each.state is not WorkerState.LOST]
