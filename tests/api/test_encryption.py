@@ -62,7 +62,7 @@ async def test_submitter_and_worker_encrypt_and_the_service_does_not_see_it(
         seen = await every_text(served, submitting.text, job.id)
         assert "patient" not in seen
         assert "encrypted (key 2026-05)" in seen
-        record = await submitter.wait(job, timeout=10)
+        record = await submitter.wait(job, timeout=60)
         assert (record.state, record.tenant, record.result) == (State.DONE, "acme", f"{PLAIN} is well")
         assert record.payload == {"name": PLAIN}
 

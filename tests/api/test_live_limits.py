@@ -231,7 +231,7 @@ async def test_nobody_looks_when_nobody_listens(served: Served) -> None:
         await watcher.frame()
     looking = served.service.live.poller._task
     assert looking is not None
-    await asyncio.wait_for(looking, 20)
+    await asyncio.wait_for(looking, 60)
 
 
 # -- slow subscribers -----------------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ async def check_worker(app: App) -> None:
         honest = await app.submit(app.bind("add", {"a": 1}))
         working = asyncio.create_task(app.run_worker(queues=["default", "setup"]))
         try:
-            assert (await app.wait(honest, 30)).result == 2
+            assert (await app.wait(honest, 60)).result == 2
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 WORKERS = 3
 KILLS = 12
-SECONDS_MAX = 120.0
+SECONDS_MAX = 250.0
 ROOT = Path(__file__).parents[2]
 
 
@@ -81,7 +81,7 @@ def truly_spent(provider: Path) -> Counter[str]:
 
 async def swept(ledger: Ledger) -> dict[str, BudgetWindow]:
     """The balances after all open holds are settled."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         await ledger.expire(1_000)
         accounts = {account.name: account for account in await ledger.reads.balances()}

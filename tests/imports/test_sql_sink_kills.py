@@ -100,7 +100,7 @@ async def test_unchanged_rows_are_not_even_locked(server: PostgresServer) -> Non
     holder = await asyncpg.connect(place.url)
     async with holder.transaction():
         await holder.execute(f'SELECT 1 FROM "{TABLE}" FOR UPDATE')
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await imported(sink, "run-2", row(1, 5), row(2, 4)) == WriteCounts(unchanged=1, stale=1)
     await holder.close()
     await sink.close()

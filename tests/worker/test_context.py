@@ -158,7 +158,7 @@ async def test_progress_can_be_seen_while_the_job_runs(app: App) -> None:
     async with working(app):
         assert await eventually(said) == {"done": 3, "message": "third page", "total": 10}
         go_on.set()
-        job = await app.wait(submitted.id, 10)
+        job = await app.wait(submitted.id, 60)
     assert job.progress == {"done": 10, "message": None, "total": 10}, "the last word came with the result"
 
 

@@ -63,7 +63,7 @@ async def test_a_job_that_raises_something_odd_fails_alone(app: App, poison: str
 
     bad, good = await odd.submit(), await innocent.submit()
     await app.run_worker(until_empty=True)
-    assert [(await app.wait(bad, 5)).state, (await app.wait(good, 5)).state] == [State.FAILED, State.DONE]
+    assert [(await app.wait(bad, 60)).state, (await app.wait(good, 60)).state] == [State.FAILED, State.DONE]
     await app.close()
 
 
@@ -76,7 +76,7 @@ async def test_a_code_of_several_lines_is_stored_in_one(app: App) -> None:
 
     job = await odd.submit()
     await app.run_worker(until_empty=True)
-    assert (await app.wait(job, 5)).last_error_code == "first\\nsecond\\x1b[2J"
+    assert (await app.wait(job, 60)).last_error_code == "first\\nsecond\\x1b[2J"
     await app.close()
 
 
@@ -91,7 +91,7 @@ async def test_a_result_that_cannot_be_read_fails_its_job_alone(app: App) -> Non
 
     job = await broken.submit()
     await app.run_worker(until_empty=True)
-    assert (await app.wait(job, 5)).last_error_code == "bad_result"
+    assert (await app.wait(job, 60)).last_error_code == "bad_result"
     await app.close()
 
 
@@ -106,7 +106,7 @@ async def test_a_snooze_of_their_own_without_a_time_means_at_once(app: App) -> N
 
     job = await later.submit()
     await app.run_worker(until_empty=True)
-    assert (await app.wait(job, 5)).result == 2
+    assert (await app.wait(job, 60)).result == 2
     await app.close()
 
 
@@ -146,7 +146,7 @@ async def test_a_handler_that_cancels_itself_is_settled_at_once(app: App) -> Non
 
     job = await own_end.submit()
     await app.run_worker(until_empty=True)
-    assert (await app.wait(job, 5)).last_error_code == "CancelledError"
+    assert (await app.wait(job, 60)).last_error_code == "CancelledError"
     await app.close()
 
 
@@ -172,7 +172,7 @@ async def test_a_job_does_not_see_the_context_of_the_one_before(app: App, plain:
 
     answers = await job.submit_many([{}] * 60)
     await app.run_worker(until_empty=True, concurrency=2)
-    assert {(await app.wait(answer, 5)).result for answer in answers} == {None}
+    assert {(await app.wait(answer, 60)).result for answer in answers} == {None}
     await app.close()
 
 
@@ -281,7 +281,7 @@ async def test_a_job_that_ended_keeps_its_lease_until_the_store_knows(app: App) 
     other.kinds = app.kinds
     stealing = asyncio.to_thread(lambda: asyncio.run(_steal(other)))
     _, _ = await asyncio.gather(app.run_worker(until_empty=True, concurrency=5), stealing)
-    records = [await app.wait(job, 5) for job in jobs]
+    records = [await app.wait(job, 60) for job in jobs]
     assert [(record.state, record.attempts) for record in records] == [(State.DONE, 1)] * 2
     await app.close()
 

@@ -30,7 +30,7 @@ async def test_an_idle_worker_is_listed_until_it_stops() -> None:
 
         registry.beat = notice  # type: ignore[method-assign]
         running = asyncio.ensure_future(app.run_worker(worker))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await reported.wait()
             (listed,) = await registry.all()
             assert (listed.name, listed.state) == (worker.id, WorkerState.IDLE)

@@ -201,10 +201,10 @@ async def test_cancelling_stops_a_running_handler(app: App) -> None:
 
     submitted = await long.submit()
     async with working(app):
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         assert await (await app.store()).operations.cancel(submitted.id) == "requested"
-        await asyncio.wait_for(told.wait(), 10)
-        job = await app.wait(submitted.id, 10)
+        await asyncio.wait_for(told.wait(), 60)
+        job = await app.wait(submitted.id, 60)
     assert (job.state, job.result) == (State.CANCELLED, None)
     assert await codes(app, submitted) == []
 
@@ -237,9 +237,9 @@ async def test_a_handler_that_finishes_although_it_was_cancelled_is_done(app: Ap
 
     submitted = await quick_witted.submit()
     async with working(app):
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         await (await app.store()).operations.cancel(submitted.id)
-        job = await app.wait(submitted.id, 10)
+        job = await app.wait(submitted.id, 60)
     assert (job.state, job.result) == (State.DONE, "finished all the same")
 
 

@@ -183,7 +183,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await store.open()
     bench = Bench(store, clock)
     await bench.submit()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         yield bench
     await store.close()
 
