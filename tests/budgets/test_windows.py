@@ -183,3 +183,9 @@ def test_every_instant_of_a_window_finds_the_same_one(every: Every) -> None:
     found = {calendar_windows._compute_window(every, "UTC", begin + past) for past in (0, 1, 999_999, 59_999_999)}
     assert {window.start for window in found} == {begin}
     assert len(found) == 1
+
+
+def test_a_cost_is_booked_at_most_four_hundred_windows_ahead() -> None:
+    """More than a year of days. With fewer, a job would be told that no window has room although one does."""
+    ahead = list(windows_from(Every.DAY, "UTC", at(2026, 5, 4)))
+    assert (len(ahead), ahead[-1].label) == (400, "2027-06-07")
