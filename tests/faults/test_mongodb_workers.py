@@ -65,16 +65,26 @@ def run_by(lab: MongoLab, worker: Process) -> str:
     return job
 
 
+def taken_over(lab: MongoLab, job: str, by: Process) -> int:
+    """The fence of the first attempt in another worker, which may end now. On a slow machine, leases may expire more
+    often than once."""
+    fence = int(lab.await_event("start", SECONDS_MAX, job=job, pid=by.pid)["fence"])
+    for later in range(fence, fence + 20):
+        lab.release(f"1-{later}")
+    return fence
+
+
 def test_a_killed_workers_job_runs_again(lab: MongoLab) -> None:
     """The store learns of the dead process through the expired lease only."""
     first = lab.worker()
     job = run_by(lab, first)
-    second = lab.worker()
     first.kill()
-    assert lab.await_event("start", SECONDS_MAX, job=job, fence=2)["pid"] == second.pid
-    lab.release("1-2")
+    second = lab.worker()
+    fence = taken_over(lab, job, second)
     row = lab.await_finished(job, SECONDS_MAX)
-    assert (row["state"], row["attempts"], row["fence"], row["codes"]) == ("done", 2, 2, ["lease_expired"])
+    assert (row["state"], row["result"]) == ("done", str(second.pid))
+    assert row["attempts"] == row["fence"] >= fence > 1
+    assert row["codes"] == (["lease_expired"] * (row["fence"] - 1))[-10:]
     assert second.stop(SECONDS_MAX) == 0
 
 
@@ -82,16 +92,17 @@ def test_a_late_result_of_a_frozen_worker_is_refused(lab: MongoLab) -> None:
     """The handler ends right after the worker continues, when another worker has settled the job."""
     first = lab.worker()
     job = run_by(lab, first)
-    second = lab.worker()
     first.send(signal.SIGSTOP)
-    assert lab.await_event("start", SECONDS_MAX, job=job, fence=2)["pid"] == second.pid
-    lab.release("1-2")
+    second = lab.worker()
+    fence = taken_over(lab, job, second)
     lab.await_finished(job, SECONDS_MAX)
     assert second.stop(SECONDS_MAX) == 0
-    lab.release("1-1")
+    for earlier in range(1, fence):
+        lab.release(f"1-{earlier}")
     first.send(signal.SIGCONT)
     eventually(lambda: lab.history("settlement_refused", job=job) + lab.history("lease_lost", job=job), SECONDS_MAX)
     assert lab.await_finished(lab.submit("quick", n=2), SECONDS_MAX)["result"] == str(first.pid)
     row = lab.job(job)
-    assert (row["state"], row["result"], row["attempts"], row["fence"]) == ("done", str(second.pid), 2, 2)
+    assert (row["state"], row["result"]) == ("done", str(second.pid))
+    assert row["fence"] >= fence > 1
     assert first.stop(SECONDS_MAX) == 0
