@@ -34,6 +34,24 @@ def ask(settings: CliSettings, question: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(_with(looked_into(store_url(settings)), question))
 
 
+def ask_service(settings: CliSettings, path: str, kind: type[T]) -> T | None:
+    """A document of the service, if the store is one: a key may read it without reading all that it is made of."""
+    url = store_url(settings)
+    if url_scheme(url) not in ("http", "https"):
+        return None
+
+    async def get() -> T:
+        from leaseway.stores.http.client import ServiceClient, parse_address
+
+        client = ServiceClient(parse_address(url))
+        try:
+            return await client.get(path, kind)
+        finally:
+            await client.close()
+
+    return asyncio.run(get())
+
+
 def change(settings: CliSettings, command: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
     """Change a store that exists, or that this command may create."""
     return asyncio.run(_with(opened(store_url(settings), must_exist=must_exist), command))

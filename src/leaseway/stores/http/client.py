@@ -220,6 +220,10 @@ class ServiceClient:
         reply = await self._send("POST", verb.url, CALL_SECONDS_MAX, content=encode_body(verb, body))
         return self._read(reply, verb.reply)
 
+    async def get(self, path: str, kind: type[A]) -> A:
+        """A document of the service's public API."""
+        return self._read(await self._send("GET", path, CALL_SECONDS_MAX), kind)
+
     async def wait(self, seconds: float) -> bool:
         """Wait until the service sends a notification."""
         asked = min(max(seconds, 0.0), WAIT_SECONDS_MAX)

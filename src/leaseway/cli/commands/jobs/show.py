@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from leaseway.aes_gcm import AesGcm
-from leaseway.api.schemas.jobs import failed_attempt_document, job_document, why_document
+from leaseway.api.schemas.jobs import WhyDocument, failed_attempt_document, job_document, why_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.jobs.change import parse_filters
 from leaseway.cli.commands.lanes import pauses_in
 from leaseway.cli.load_app import load_app
 from leaseway.cli.open_limiter import shut_gates
-from leaseway.cli.open_store import ask, find_job, ledger_in
+from leaseway.cli.open_store import ask, ask_service, find_job, ledger_in
 from leaseway.cli.options import CliSettings, Filters
 from leaseway.cli.output.console import (
     FOREIGN,
@@ -31,7 +32,6 @@ from leaseway.cli.output.console import (
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.domain.budgets.holds import Hold
 from leaseway.domain.encryption import Encryption, describe_encrypted, is_encrypted
-from leaseway.domain.errors import StoreRefused
 from leaseway.domain.exchange import Gate
 from leaseway.domain.explain.closures import Closure, closed_by_pauses, closed_by_session, closed_by_worker
 from leaseway.domain.explain.reasons import Reason, explain
@@ -71,7 +71,7 @@ def show_job(settings: CliSettings, id_: str, app: str | None) -> None:
     show_errors(errors, now, all_tracebacks=settings.traceback)
 
 
-def title(job: Job) -> None:
+def title(job: Job | WhyDocument) -> None:
     say([f"job {job.id}  ", Styled(job.state, STATE_STYLES[job.state])])
     say()
 
@@ -133,6 +133,18 @@ def show_errors(errors: list[ErrorRecord], now: Instant, *, all_tracebacks: bool
 
 
 def why_job(settings: CliSettings, id_: str) -> None:
+    told = ask_service(settings, f"/v1/jobs/{quote(id_, safe='')}/why", WhyDocument)
+    if told is None:
+        why_in_store(settings, id_)
+    elif settings.json:
+        print_json(told)
+    else:
+        title(told)
+        say(wrapped(told.text if told.until is None else f"{told.text} Until {told.until}."))
+        advise(told.advice)
+
+
+def why_in_store(settings: CliSettings, id_: str) -> None:
     async def question(store: Store) -> tuple[Job, list[LaneCount], list[Closure], Sequence[Hold], Instant]:
         job, now = await find_job(store, id_), await store.reads.now()
         gate = Gate(job.needs, job.tenant)
@@ -142,7 +154,7 @@ def why_job(settings: CliSettings, id_: str) -> None:
         paused = closed_by_pauses(job.queue, job.tenant, await pauses_in(store)) if is_ready else []
         locked = closed_by_session(await store.reads.locked_by(job.id) if is_ready else None)
         waits = job.state is State.PENDING and not is_ready
-        booked = await booked_holds(settings, store, job) if waits else ()
+        booked = await booked_for_job(ledger_in(store, settings), job) if waits else ()
         return job, lanes, [*locked, *paused, *shuts.get(gate, [])], booked, now
 
     job, lanes, shuts, booked, now = ask(settings, question)
@@ -154,17 +166,14 @@ def why_job(settings: CliSettings, id_: str) -> None:
         return
     title(job)
     say(wrapped(sentence(reason, job, now)))
-    if reason.advice:
+    advise(reason.advice)
+
+
+def advise(advice: str | None) -> None:
+    if advice:
         say()
-        for line in reason.advice.split("\n"):  # names in it cannot contain line breaks
+        for line in advice.split("\n"):  # names in it cannot contain line breaks
             say(wrapped(line), "dim")
-
-
-async def booked_holds(settings: CliSettings, store: Store, job: Job) -> Sequence[Hold]:
-    try:
-        return await booked_for_job(ledger_in(store, settings), job)
-    except StoreRefused:  # an API key may read jobs without reading budgets; the service's own `why` names the budget
-        return ()
 
 
 def sentence(reason: Reason, job: Job, now: Instant) -> str:
