@@ -416,7 +416,7 @@ WRONG_REQUESTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), WRONG_REQUESTS, ids=[str(options) for options, _ in WRONG_REQUESTS])
+@pytest.mark.parametrize(("options", "message"), WRONG_REQUESTS, ids=[message for _, message in WRONG_REQUESTS])
 async def test_a_wrong_argument_of_a_request_is_named_before_it_is_sent(options: dict[str, Any], message: str) -> None:
     """A request that was sent costs money, whatever happens afterwards."""
     ctx = FakeContext(replies=[HttpReply(200)])
