@@ -1,5 +1,7 @@
 """Decides which pytest-xdist process runs which test, and in which order, so that all processes finish together."""
 
+from collections import OrderedDict
+
 import pytest
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
@@ -27,8 +29,8 @@ PROCESSES_FOR_LONG_TESTS = 4
 class GroupsFirstScheduling(LoadGroupScheduling):  # type: ignore[misc]
     """Starts with the groups, then gives one test at a time to the next free process.
 
-    Long tests come first, and they wait more than they compute. A fifth process takes short tests from the end of the
-    queue meanwhile.
+    Long tests come first, and they wait more than they compute. A fifth process takes short tests meanwhile: those of
+    the last file in the queue, then those of the file before it. So the tests of a file keep their order.
 
     Groups are recognized by path because pytest 9.2 does not pass on the group marks (pytest-xdist #1386).
     """
@@ -38,7 +40,7 @@ class GroupsFirstScheduling(LoadGroupScheduling):  # type: ignore[misc]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if node in self.nodes[PROCESSES_FOR_LONG_TESTS:]:
-            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            self.workqueue.move_to_end(first_of_last_file(self.workqueue), last=False)
         super()._assign_work_unit(node)
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
@@ -47,6 +49,17 @@ class GroupsFirstScheduling(LoadGroupScheduling):  # type: ignore[misc]
         work = self.assigned_work[node]
         for scope in [scope for scope, tests in work.items() if all(tests.values())]:
             del work[scope]
+
+
+def first_of_last_file(queue: OrderedDict[str, object]) -> str:
+    scopes = reversed(queue)
+    first = next(scopes)
+    file, _, _ = first.partition("::")
+    for scope in scopes:
+        if not scope.startswith(f"{file}::"):
+            break
+        first = scope
+    return first
 
 
 def put_slow_tests_first(items: list[pytest.Item]) -> None:

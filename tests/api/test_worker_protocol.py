@@ -281,7 +281,7 @@ async def test_who_is_not_known_is_told_how_to_be(
         ("/limits/declare", {"definitions": [{"name": "x"}]}, "limits nothing"),
         ("/limits/change", {"definition": {"name": "x", "concurrency": 1}, "expected": 2**40}, "expected"),
         ("/limits/acquire", {"asks": [{"name": "x", "limit": "x"}], "holder": "h" * 201}, "holder"),
-        ("/budgets/hold", {"id": "", "lines": [], "ttl_us": 1}, "hold"),
+        ("/budgets/hold", {"id": "", "lines": [], "ttl_us": 1}, "id"),
         ("/budgets/hold", {"id": "h", "lines": [], "ttl_us": 1, "owner": "o" * 201}, "owner"),
         ("/budgets/settle", {"id": "h", "actuals": {}, "owner": "o" * 201}, "owner"),
         ("/jobs/show", {"job": "1", "more": 1}, "more"),

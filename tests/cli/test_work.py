@@ -115,7 +115,7 @@ def test_the_store_can_be_another_than_the_apps(place: Place) -> None:
         (["--concurrency", "many"], "'many' is not a valid integer"),
         (["--grace", "-1"], "grace: must be between 0"),
         (["--grace", "long"], "'long' is not a duration"),
-        (["--queue", ""], "queue: must be 1 to 200 printable characters"),
+        (["--queue", ""], "queues: must be 1 to 200 printable characters"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(place: Place, argv: list[str], complaint: str) -> None:
